@@ -40,8 +40,10 @@ export HF_HOME := $(CACHE)/huggingface
 export HF_HUB_OFFLINE := 1
 export TORCHINDUCTOR_CACHE_DIR := $(CACHE)/inductor
 export MPLCONFIGDIR := $(CACHE)/matplotlib
+# Tests start processes by the thousand, whose modules are compiled once.
+export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help install demo smollm demo-overload demo-tiers claims test slow pages lint types pure lab vmm engine e2e names newest real long models bench gpu-smoke gpu-test gpu-texts gpu-backends gpu-bench gpu-layers gpu-together gpu-others gpu-stock gpu-many gpu-serve gpu-serve-graphs clean
+.PHONY: help install demo smollm demo-overload demo-tiers claims test slow pages lint types types-of-tests pure lab vmm engine e2e names newest real long models bench gpu-smoke gpu-test gpu-texts gpu-backends gpu-bench gpu-layers gpu-together gpu-others gpu-stock gpu-many gpu-serve gpu-serve-graphs clean
 
 help: ## Show this list
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -89,16 +91,18 @@ demo-tiers: $(STAMP) ## Conversations whose history leaves the device between tw
 claims: $(STAMP) ## The paper's claims and our bands over ten seeds, into docs/claims.md
 	$(BIN)/python -m benchmarks.claims
 
-# The engine layer waits for processes to start most of its time: the others run beside it.
+# The engine layer waits for processes to start some of its time: the others run beside it. Servers
+# of light engines wait most of theirs: four processes of tests keep two cores busy.
 test: export WHICH := test
 test: $(STAMP) ## Lint, types and all test layers, but for what is marked slow or rare
 	$(MAKE) -k -j2 -O engine lint types pure lab vmm
-	$(MAKE) e2e
+	$(MAKE) e2e AT_ONCE=4
 
 slow: export WHICH := slow
 slow: $(STAMP) ## The slow rest of all layers: real servers, a pretrained model, more families; CI runs it too
-	$(MAKE) -k -j2 -O $(MADE) vmm pure lab pages
-	$(MAKE) e2e engine
+	$(MAKE) -k -j2 -O $(MADE) types-of-tests vmm pure lab pages
+	$(MAKE) e2e AT_ONCE=3
+	$(MAKE) engine
 
 $(BROWSE): pyproject.toml $(STAMP)
 	rm -rf $(BROWSER)
@@ -120,12 +124,17 @@ lint: $(STAMP) ## ruff
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(STAMP) ## mypy --strict on our packages; in tests and benchmarks, names and arguments only
+types: $(STAMP) ## mypy --strict on our packages
 	$(BIN)/mypy
+
+types-of-tests: $(STAMP) ## mypy on tests and benchmarks: names and arguments only
 	$(BIN)/mypy --config-file tests/mypy.ini tests benchmarks
 
-# Each file's tests in one of two processes: engines start in one while others compute.
-engine e2e: export PYTEST_ADDOPTS := -n 2 --dist loadfile
+# Each file's tests in one of so many processes: engines start in one while others compute.
+AT_ONCE := 2
+engine e2e: export PYTEST_ADDOPTS = -n $(AT_ONCE) --dist loadfile
+# Tests that compute share the cores with the engine layer, and have both when that is done.
+pure: export PYTEST_ADDOPTS := -n 2 --dist worksteal
 
 # Status 5: no test of this layer is slow, or rare.
 pure lab vmm engine e2e: $(STAMP) ## One layer of tests; with WHICH=slow its slow ones
@@ -137,7 +146,7 @@ names: $(STAMP) ## Tables of the names that we use of vLLM, installed and newest
 	$(BIN)/python -m tests.newest $(NEWEST)
 	$(BIN)/python -m tests.vllm_names $(NEWEST)
 	$(BIN)/python -m mirage.doctor.names.page docs/vllm-hooks.md
-	PYTHONPATH=. $(BIN)/python tests/engine/app_schemas.py mirage/serve/request_schemas.json
+	PYTHONPATH=. $(BIN)/python tests/engine/app_schemas.py mirage/serve/router/request_schemas.json
 
 newest: export WHICH := test
 newest: names ## Our sources and the engine tests on the newest vLLM's Python files

@@ -1,9 +1,9 @@
-"""A server, or a replay and its servers, that decide by another rule than the one that serves.
+"""Server or replay that decides by another rule than the served one.
 
     .venv/bin/python -m benchmarks.ablated decode_cap=false -- replay configs/slow-link.yaml
 
-NAME=VALUE words, ``--``, and the words of `mirage serve`, `check` or `replay`. Simulations take
-variants instead: `benchmarks/simulate.py`.
+The arguments are NAME=VALUE words, ``--``, and the words of `mirage serve`, `check` or `replay`.
+Simulations take variants instead: `benchmarks/simulate.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mirage.processes.exits import exits  # noqa: E402
 from mirage.tools.replay import child  # noqa: E402
 
 COMMANDS = ("serve", "check", "replay")
-"""Commands whose processes decide by rules of their own configuration."""
+"""Commands that may follow ``--``: their processes decide by rules made from a configuration."""
 Command = Callable[..., list[str]]
 
 
@@ -38,7 +38,9 @@ def main(words: list[str]) -> None:
 
 
 def split(words: list[str]) -> tuple[list[str], list[str]]:
-    """The NAME=VALUE words, and those of the command. Raises `ConfigError`."""
+    """Split the command line into the NAME=VALUE words and the words of the command. Raises
+    `ConfigError` without ``--``, or with a command that is not in `COMMANDS`.
+    """
     if "--" not in words:
         raise ConfigError("write NAME=VALUE words, --, and a command: found no --")
     at = words.index("--")
@@ -49,7 +51,9 @@ def split(words: list[str]) -> tuple[list[str], list[str]]:
 
 
 def servers(plain: Command, program: list[str]) -> Command:
-    """A replay's command lines of servers, started by `program` instead of the `mirage` command."""
+    """Function that makes the command lines of a replay's servers: as `plain` does, but started by
+    `program` instead of the `mirage` command.
+    """
 
     def serve_command(*arguments: Any) -> list[str]:
         python, _, _, *words = plain(*arguments)

@@ -1,4 +1,4 @@
-"""Rules that are no setting, changed to be measured: in a process that decides, or simulated."""
+"""Ablations: rules without a setting, changed for a measurement in a process or a simulation."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ KEY = "ablations"
 
 @contextmanager
 def ablated(**changes: Any) -> Iterator[None]:
-    """Context in which the `Rules` that this process makes of settings have these values.
+    """Context in which all `Rules` that this process derives from settings have these values.
 
-    Raises `ConfigError` with one line.
+    Raises `ConfigError` with one line for an unknown name or an impossible value.
     """
     checked(changes)
     made = Rules.of
@@ -37,7 +37,8 @@ def ablated(**changes: Any) -> Iterator[None]:
 
 
 def setup(written: Mapping[str, Any], near: Path | None = None) -> Setup:
-    """An experiment's content that may have `ablations`, rules of all its policies.
+    """Setup of an experiment's content, which may have a key `ablations` with rules for all its
+    policies.
 
     Raises `ConfigError` with one line; `ValidationError` for content of another shape.
     """
@@ -47,12 +48,14 @@ def setup(written: Mapping[str, Any], near: Path | None = None) -> Setup:
 
 
 def with_rules(rules: Mapping[str, Any]) -> dict[str, Any]:
-    """All policies that are known, under these rules where they do not change them themselves."""
+    """All known policies with these rules, except where a policy sets a rule itself."""
     return {name: replace(v, changes={**rules, **v.changes}) for name, v in KNOWN.items()}
 
 
 def checked(changes: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Raises `ConfigError` for a name that is none of `NAMES`, or a value that it cannot have."""
+    """Return the rules' values. Raises `ConfigError` for a name that is not in `NAMES`, or an
+    impossible value.
+    """
     if unknown := sorted(changes.keys() - set(NAMES)):
         raise ConfigError(f"ablation {unknown[0]!r}: choose from {', '.join(NAMES)}")
     validated(Rules, dict(changes), Path(KEY))
@@ -60,7 +63,9 @@ def checked(changes: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def parsed(words: list[str]) -> dict[str, Any]:
-    """``NAME=VALUE`` words, values as in YAML. Raises `ConfigError` with one line."""
+    """Values of ``NAME=VALUE`` words, written as in YAML. Raises `ConfigError` with one line for a
+    word of another form, an unknown name or an impossible value.
+    """
     changes = {}
     for word in words:
         name, equals, value = word.partition("=")

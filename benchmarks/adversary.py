@@ -1,14 +1,15 @@
-"""An optimiser that looks for the world in which `mirage` does the greatest harm.
+"""Search for the world in which `mirage` does the greatest harm, by an optimiser.
 
     .venv/bin/python -m benchmarks.adversary [--minutes 60] [--jobs 2] [--seed 0] [--output DIR]
 
-Varied besides what `benchmarks/worlds.py` draws: the link's speed, reports, messages, step
-overheads, priorities, floors, models that fall silent, and what turns do with unfinished
-requests. Optuna's TPE sampler proposes, the simulator judges: how far `mirage` is beyond what
-counts as harm, against `pooled`. Where one run shows harm, the medians of five seeds decide: in
-drained turns much hangs on the turn that a request just catches, for better or worse. What was
-tried is kept in DIR/adversary.log and gone on with; worlds that are harmed in the median are
-written into DIR. Prints the worst, and the distribution.
+The search varies the properties that `benchmarks/worlds.py` draws, and also the link's speed,
+reports, messages, step overheads, priorities, floors, models that become silent, and the treatment
+of unfinished requests at the end of a turn. Optuna's TPE sampler proposes worlds. The simulator
+compares `mirage` with `pooled`, and the objective is the distance beyond the bound of harm. If one
+run shows harm, the medians of five seeds decide, because in turns that drain much depends on the
+turn that a request just reaches. Tried worlds are kept in DIR/adversary.log, from which a later run
+continues. Worlds with harm in the median are written into DIR. The program prints the worst worlds
+and the distribution.
 """
 
 from __future__ import annotations
@@ -47,13 +48,15 @@ from mirage.config import ConfigError
 
 STUDY = "harm"
 WORST = 10
-"""Worlds that are printed."""
+"""Number of the worst worlds that are printed."""
 SEEDS = 1, 2, 3, 4, 5
 """Seeds of a world's events; the optimiser chooses one, as it chooses the world."""
 
 
 def badness(found: Ratios) -> float:
-    """Over 1 where there is harm: the figure that is farthest beyond its bound."""
+    """Badness of a world: the figure that is farthest beyond its bound, relative to it. Above 1
+    there is harm.
+    """
     return max(
         LEAST_TOKENS / found["tokens/s"],
         found["E2E mean"] / MOST_E2E,
@@ -62,7 +65,7 @@ def badness(found: Ratios) -> float:
 
 
 def propose(trial: optuna.Trial) -> World:
-    """A world out of what the sampler suggests."""
+    """Make a world of the sampler's suggestions."""
     count = trial.suggest_int("models", 2, 4)
     parts = [trial.suggest_float(f"part{i}", 0.5, 1.5) for i in range(count)]
     return {
@@ -118,7 +121,9 @@ def _sharing(trial: optuna.Trial) -> World:
 
 
 def judge(trial: optuna.Trial, folder: Path) -> float:
-    """Badness of one proposed world. One whose models do not fit is pruned."""
+    """Badness of one proposed world. Raises `TrialPruned` for a world whose models do not fit its
+    machine. A world with harm in the median is written to `folder`.
+    """
     world = propose(trial)
     seed = trial.suggest_categorical("seed", SEEDS)
     try:
@@ -137,7 +142,7 @@ def judge(trial: optuna.Trial, folder: Path) -> float:
 
 
 def study(folder: Path, seed: int | None) -> optuna.Study:
-    """All that was tried in `folder`, and who proposes next."""
+    """Optuna study with all trials in `folder`."""
     storage = JournalStorage(JournalFileBackend(str(folder / "adversary.log")))
     # Groups: what only some worlds have, such as turns, is learnt apart.
     sampler = optuna.samplers.TPESampler(
@@ -153,14 +158,14 @@ def study(folder: Path, seed: int | None) -> optuna.Study:
 
 
 def search(folder: Path, minutes: float, trials: int | None, seed: int) -> None:
-    """Search for harm in this process, until the number of trials or the time is over."""
+    """Search for harm in this process, until the number of trials or the time is used up."""
     study(folder, seed).optimize(
         lambda trial: judge(trial, folder), n_trials=trials, timeout=minutes * 60
     )
 
 
 def report(tried: list[Any]) -> None:
-    """The worst worlds, and how all are distributed."""
+    """Print the worst worlds, and the distribution of all."""
     if not tried:
         print("nothing could be tried: no world's models fit its machine")
         return

@@ -1,4 +1,4 @@
-"""A server of a benchmark's own, which answers on the loopback address from another process."""
+"""HTTP server in a process of its own on the loopback address, for benchmarks of clients."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ DONE = b"data: [DONE]\n\n"
 def answering(
     complete: Handler, get: Mapping[str, Handler] | None = None, core: int | None = None
 ) -> Iterator[str]:
-    """The server's address, while it runs.
-
-    `complete` answers completions, `get` other paths; it keeps to the `core`, if one is named.
+    """Run a server on the loopback address while the block runs; gives its address. `complete`
+    answers completions, `get` other paths. The server stays on the processor core `core`, if one is
+    named.
     """
     here, there = multiprocessing.Pipe()
     handlers = dict(get or {})
@@ -39,12 +39,12 @@ def answering(
 
 
 def event(**what: Any) -> bytes:
-    """One event of a stream."""
+    """Bytes of one event of a stream, whose data is `what` as JSON."""
     return b"data: " + json.dumps(what).encode() + b"\n\n"
 
 
 async def streamed(request: web.Request) -> web.StreamResponse:
-    """The head of a stream, sent."""
+    """Send the head of a stream, and return the stream."""
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await response.prepare(request)
     return response

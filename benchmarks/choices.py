@@ -1,9 +1,10 @@
-"""The controller's open choices and ideas beyond the paper, each measured by simulation.
+"""Open choices of the controller and ideas beyond the paper, each measured by simulation.
 
     .venv/bin/python -m benchmarks.choices [--seeds 0-1]
 
-Prints one row for each variant of policy `mirage`, side by side with `pooled` and with memory
-without end: output tokens a second, latencies, preemptions, moves of memory, restored bytes.
+The program prints a table for each of four scenes, with a row for each variant of policy `mirage`,
+and for comparison `static`, `pooled` and endless memory: output tokens a second, latencies,
+preemptions, moves of memory, restored bytes.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def compare(scene: str, rows: list[tuple[str, Setup, str]], seeds: list[int]) ->
 
 
 def _ruled(setup: Setup, rules: dict[str, Any]) -> Setup:
-    """The same, in which policy mirage has other settings or rules."""
+    """The same setup, in which policy mirage has other settings or rules."""
     mirage = replace(KNOWN["mirage"], changes=rules)
     return Setup(setup.experiment, setup.near, known={**KNOWN, "mirage": mirage})
 
@@ -111,7 +112,9 @@ def _with(setup: Setup, update: dict[str, Any]) -> Setup:
 
 
 def _endless(folder: Path) -> str:
-    """A GH200 with twenty times the memory: a bound that no policy can pass."""
+    """Path of the profile of a GH200 with twenty times the memory, as an upper bound of every
+    policy.
+    """
     path = folder / "endless.yaml"
     raw = yaml.safe_load((configs.HERE / "hardware" / "gh200.yaml").read_text())
     raw["memory_gib"] = {"value": 2000, "source": "no such machine"}

@@ -1,11 +1,10 @@
-"""Streamed tokens a second that the replay's client bears on one core, and the latency that it
-adds.
+"""Streamed tokens a second that the replay's client can count on one core, and its added latency.
 
 python benchmarks/client_speed.py [--rates 1000,2500,5000,7500,10000] [--seconds 10]
 
-A server on a core of its own writes the time into every token just before it sends it; the client,
-the one of `mirage replay`, runs on another core. The time that a token then needs to be counted is
-what client and kernel add to every latency. Where the machine is busy, that is measured as well.
+A server on a core of its own writes the time into every token just before it sends it. The client
+of `mirage replay` runs on another core. The time from then until the client counts the token is the
+latency that client and kernel add. On a busy machine it includes the waits for a core.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def main() -> None:
 
 
 def measured(rate: int, seconds: float, cores: list[int]) -> str:
-    """One line of the table."""
+    """Measure one rate of tokens, and return its line of the table."""
     with answering(stream, core=cores[0]) as url:
         os.sched_setaffinity(0, {cores[-1]})
         try:
@@ -76,7 +75,7 @@ async def _measured(url: str, rate: int, seconds: float) -> str:
 
 
 def added_ms(outcome: Outcome, start: float) -> Iterator[float]:
-    """From when each token was sent to when the client counted it."""
+    """Milliseconds from the sending of each token to its counting by the client."""
     came = np.cumsum([start + outcome.sent_s + outcome.ttft_s, *outcome.itl_s])
     said = outcome.text or ""
     texts = [said[at : at + STAMP] for at in range(0, len(said), STAMP)]
@@ -85,7 +84,7 @@ def added_ms(outcome: Outcome, start: float) -> Iterator[float]:
 
 
 async def stream(request: web.Request) -> web.StreamResponse:
-    """As vLLM streams, every token with the time at which it is sent."""
+    """Stream tokens as vLLM does, each with the time at which it is sent."""
     body = await request.json()
     response = await streamed(request)
     start = perf_counter()

@@ -1,15 +1,15 @@
-"""The replay's client beside `vllm bench serve` and guidellm: the same requests, the same server.
+"""Latencies that the replay's client, `vllm bench serve` and guidellm measure at one server.
 
 python benchmarks/clients.py [--repeats 3] [--paced] [--guidellm PATH]
 
-One model is served; every client sends the same prompts, `CONCURRENCY` at a time, greedy and of
-fixed length. Clients take turns. Printed are means and intervals at 95 %, and whether ours differs
-from another client by more than noise. Where clients share the processor with the engine, what a
-client computes lengthens its own figures: how much that is, is printed too, and with ``--paced`` a
-server answers whose times are known and to which that does nothing (`paced_server`).
-`vllm bench` needs pandas. guidellm (0.8) wants an
-environment of its own (``pip install guidellm``), so PATH is that of its executable there; without
-one it is left out. Its figures are computed from the times that it writes for each request.
+One model is served. Every client sends the same prompts, `CONCURRENCY` at a time, greedy and of
+fixed length, and the clients alternate. The program prints means and 95 % intervals, and whether
+the replay's client differs from another one by more than noise. If clients share the processor with
+the engine, a client's own computing lengthens its figures; the program prints its processor time
+too. With ``--paced`` a server with known times answers (`paced_server`), which clients do not
+disturb. `vllm bench` needs pandas. guidellm (0.8) wants an environment of its own (``pip install
+guidellm``), and PATH is its executable there; without PATH it is left out. Its figures are computed
+from the times that it writes for each request.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from mirage.workload.dealing import TenantRequest, prompt
 
 NAME, REQUESTS, CONCURRENCY, SEED = "opt", 64, 4, 3
 PROMPT, OUTPUT = 120, 48
-"""Tokens."""
+"""Tokens of each prompt, and of each output."""
 FIGURES = (
     *("mean_ttft_ms", "p50_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "p50_tpot_ms"),
     *("mean_itl_ms", "p50_itl_ms", "p99_itl_ms", "output_throughput"),
@@ -98,7 +98,7 @@ def main() -> None:
 
 @contextmanager
 def engine(folder: Path) -> Iterator[str]:
-    """The address of a served model."""
+    """Serve the model while the block runs; gives the server's address."""
     (folder / "config.yaml").write_text(yaml.safe_dump(CONFIG))
     with Server(folder / "config.yaml", VARIANTS["static"], folder / "serve.log") as server:
         yield asyncio.run(server.ready(lambda seconds: None))
@@ -107,7 +107,7 @@ def engine(folder: Path) -> Iterator[str]:
 def taking_turns(
     clients: dict[str, Callable[[], Figures]], repeats: int
 ) -> dict[str, list[Figures]]:
-    """Measurements of each client, run by run."""
+    """Figures of all clients' runs, with the clients alternating."""
     found: dict[str, list[Figures]] = {name: [] for name in clients}
     for _ in range(repeats):
         for name, measure in clients.items():
@@ -116,7 +116,7 @@ def taking_turns(
 
 
 def show(found: dict[str, list[Figures]]) -> None:
-    """A row per figure and client, ours first."""
+    """Print a row for each figure and client, ours first."""
     first = next(iter(found))
     print(f"{'figure':<18} {'client':<18} {'mean':>9} {'± 95 %':>8}  against {first}")
     for figure in (*FIGURES, COMPUTED):
@@ -133,7 +133,9 @@ def show(found: dict[str, list[Figures]]) -> None:
 
 
 def ours(url: str) -> Figures:
-    """Figures by the client of `mirage replay`: `FIGURES`, and processor time a token."""
+    """Figures `FIGURES` measured by the client of `mirage replay`, and its processor time per
+    token.
+    """
     calls = [TenantRequest(n, 0.0, NAME, PROMPT, OUTPUT, clipped=False) for n in range(REQUESTS)]
     journal = Journal()
 
@@ -150,7 +152,7 @@ def ours(url: str) -> Figures:
 
 
 def vllm_bench(url: str, folder: Path) -> Figures:
-    """Figures by vLLM's own client, as those of `ours`."""
+    """The same figures, measured by vLLM's own client."""
     words = (
         f"--backend openai --base-url {url} --endpoint /v1/completions --model {NAME} "
         f"--tokenizer {folder / NAME} --dataset-name custom --skip-chat-template "
@@ -171,8 +173,9 @@ def _a_token(processor_s: float) -> Figures:
 
 
 def guidellm(url: str, folder: Path, tool: Path) -> Figures:
-    """By guidellm. What it calls a request's inter-token latency is its TPOT; single gaps it does
-    not keep."""
+    """Figures by guidellm. Its inter-token latency of a request is TPOT; it keeps no single
+    gaps.
+    """
     backend = {
         "kind": "openai_http",
         "target": url,
@@ -214,7 +217,9 @@ def from_rows(rows: list[dict[str, Any]]) -> Figures:
 
 
 def _write_prompts(folder: Path) -> None:
-    """Prompts, and for guidellm their outputs' lengths; `vllm bench` is told that by an option."""
+    """Write the prompts for both other clients. The lengths of outputs in it are for guidellm;
+    `vllm bench` gets them by an option.
+    """
     with (folder / "prompts.jsonl").open("w") as file:
         for number in range(REQUESTS):
             row = {"prompt": prompt(SEED, number, PROMPT), "output_tokens_count": OUTPUT}

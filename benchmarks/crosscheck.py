@@ -1,19 +1,20 @@
-"""The simulator against real engines: one trace through both, on this machine.
+"""Simulator compared with real engines: one trace through both, on this machine.
 
 python -m benchmarks.crosscheck [--tiers] [--skip-replay DIR] [--skip-measuring] [--output DIR]
 
 1. The demonstration models are made if they are absent.
 2. Their real vLLM engines are measured, one at a time and then served together.
 3. `mirage replay configs/crosscheck.yaml` runs the bundled trace under three policies, three times;
-   with --tiers configs/crosscheck-tiers.yaml, under the two that use them.
-4. The engines are measured again, since a machine's speed drifts by more than what is looked for.
-   The simulator's hardware profile is fitted to both, and the steps of each engine for
-   themselves. Nothing of a replay goes into it.
+   with --tiers configs/crosscheck-tiers.yaml, under the two policies that use tiers.
+4. The engines are measured again, since a machine's speed drifts by more than the differences that
+   are looked for. The simulator's hardware profile is fitted to both measurements, and the steps of
+   each engine separately. No figure of a replay is used for the fit.
 5. The simulator runs the same requests under the same policies with that profile.
 
-Printed: each figure, as the median of the real runs and simulated, and whether the difference is
-inside what is aimed at. About half an hour on two cores. What else runs on the machine
-falsifies it: how many other processes wanted a core is counted, printed, and told to the simulator.
+The program prints each figure, simulated and as the median of the real runs, and whether the
+difference is inside its target. It takes about half an hour on two cores. Other work on the machine
+falsifies the comparison: the number of other processes that wanted a core is counted, printed, and
+given to the simulator.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -42,7 +44,7 @@ from mirage.protocol import ModelShape
 from mirage.simulate.roofline import PS, CostBound
 from mirage.tools.demo.models import make_models
 from mirage.tools.profile import engines, hardware
-from mirage.tools.profile.fitting import plane
+from mirage.tools.profile.fitting import least_squares
 from mirage.tools.profile.hardware import ProfileProvenance
 from mirage.tools.profile.measuring import Measurements, Measuring, all_parts
 from mirage.tools.profile.parts import Parts
@@ -58,11 +60,13 @@ from traces import SAMPLE
 
 ROOT = Path(__file__).parent.parent
 MEASURED = ROOT / "configs" / "demo.yaml"
-"""All engines at once: what they cost each other must be known too."""
+"""Configuration whose engines are measured, all at the same time: what they cost each other must be
+known too.
+"""
 CONFIG = ROOT / "configs" / "crosscheck.yaml"
-"""The same models, in turns."""
+"""Configuration of the replay: the same models, in turns."""
 TIERED = ROOT / "configs" / "crosscheck-tiers.yaml"
-"""And with memory below the device."""
+"""Configuration of the replay with ``--tiers``: in turns, and with memory below the device."""
 CACHES = {
     "VLLM_CACHE_ROOT": "vllm",
     "VLLM_CONFIG_ROOT": "vllm-config",
@@ -72,7 +76,9 @@ CACHES = {
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
     "MPLCONFIGDIR": "matplotlib",
 }
-"""As the Makefile has them, so that engines start from a warm cache and leave nothing behind."""
+"""Folder below `.cache` for each of these environment variables, as in the Makefile, so that
+engines start from a warm cache and write nothing elsewhere.
+"""
 
 REPLAYS = 3
 """Replays of each policy, if not told otherwise."""
@@ -82,13 +88,15 @@ ENDING_S = 3
 
 @dataclass(frozen=True)
 class Aim:
-    """A figure that is compared. `within` is a share of the real one; None only shows it."""
+    """A compared figure. `within` is the allowed difference as a part of the real figure; if it is
+    None the figure is only shown.
+    """
 
     title: str
     key: str
     within: float | None = None
     at_least: float = 0.0
-    """Difference that is inside in any case."""
+    """Difference, in the figure's own unit, up to which it is inside the target in any case."""
 
 
 AIMS = (
@@ -115,7 +123,7 @@ def _environment() -> dict[str, str]:
 
 
 def measured_in(config: Config, folder: Path, effort: Effort, *, again: bool) -> Measurements:
-    """Everything that `mirage profile` measures; with `again`, whatever is there already."""
+    """All measurements of `mirage profile`, kept in `folder`; with `again` they are made anew."""
     measuring = Measuring(MEASURED, config, effort)
     parts = Parts(folder, measuring.key())
     if again:
@@ -128,7 +136,7 @@ def measured_in(config: Config, folder: Path, effort: Effort, *, again: bool) ->
 
 
 def together(config: Config, times: Sequence[Measurements]) -> Measured:
-    """Fit of all measurements."""
+    """Figures of the machine, fitted to all measurements together."""
     return understood(
         [found.engines for found in times],
         [found.transfers for found in times],
@@ -138,6 +146,20 @@ def together(config: Config, times: Sequence[Measurements]) -> Measured:
         {tenant.name: engines.loads(tenant) for tenant in config.tenants},
         os.cpu_count() or 1,
     )
+
+
+def plane(samples: Sequence[Mapping[str, Any]], clock: str = "cpu_s") -> list[float]:
+    """Seconds of a step: fixed, per sequence, per context token, per prefill token, and per area.
+
+    Least squares in relative terms over samples of `mirage.engine.steptimes`; `clock` is the
+    samples' time that counts, `cpu_s` or `wall_s`. In a roofline the slowest bound hides the
+    others; here all parts of a step add up, as they do when one core computes matrices and
+    attention one after the other.
+    """
+    work = ("sequences", "context", "prefill", "area")
+    rows = np.array([[1, *(sample[key] for key in work)] for sample in samples], dtype=np.float64)
+    seconds = np.array([sample[clock] for sample in samples])
+    return least_squares(rows / seconds[:, None])
 
 
 def own_steps(config: Config, times: Sequence[Measurements]) -> dict[str, CostBound]:
@@ -153,9 +175,8 @@ def own_steps(config: Config, times: Sequence[Measurements]) -> dict[str, CostBo
 
 
 def write_profile(measured: Measured, config: Config, path: Path) -> None:
-    """The hardware profile, every figure with its source.
-
-    What serving adds is left out: `host_simulation` adds it where it is spent.
+    """Write the simulator's hardware profile, each figure with its source. It has no time that
+    serving adds, because `host_simulation` adds that where it is spent.
     """
     page = config.device.page
     assert page is not None, "a host's pages have a size"
@@ -201,9 +222,8 @@ def policies(config: Config) -> list[str]:
 
 
 def replay(path: Path, names: Sequence[str], times: int, output: Path) -> dict[str, Any]:
-    """`mirage replay` under each policy in turn, several times: one report of all.
-
-    With what other processes took of the cores, by policy.
+    """Run `mirage replay` under each policy in turn, `times` times. Return a report of all runs,
+    which also has the number of other processes that wanted a core, by policy.
     """
     reports: list[dict[str, Any]] = []
     others: dict[str, list[float]] = {name: [] for name in names}
@@ -229,7 +249,7 @@ def read_report(folder: Path) -> dict[str, Any]:
 
 
 def real_figures(run: Mapping[str, Any]) -> dict[str, float]:
-    """A run of a report, with the mean over time of the layers that were away."""
+    """Figures of a run in a report, with the mean over time of the layers that were away."""
     away = [
         [value or 0 for value in tenant["layers_remapped"]]
         for tenant in run["timeline"]["tenants"].values()
@@ -242,7 +262,7 @@ def real_figures(run: Mapping[str, Any]) -> dict[str, float]:
 
 
 def mebibytes(run: Mapping[str, Any]) -> dict[str, float]:
-    """Figures of what a run, real or simulated, copied."""
+    """Figures in MiB of the bytes that a run copied, real or simulated."""
     copied = {
         "streamed_mib": "bytes_streamed",
         "kv_down_mib": "kv_bytes_down",
@@ -255,7 +275,7 @@ def mebibytes(run: Mapping[str, Any]) -> dict[str, float]:
 
 
 def calls_of(config: Config, report: Mapping[str, Any]) -> list[TenantRequest]:
-    """The very requests of a replay, made again from what its report says of it."""
+    """Requests of a replay, built again from its report."""
     path = SAMPLE if report["trace"] == "sample" else Path(report["trace"])
     window = report["window"] and (report["window"][0], report["window"][1])
     rows = trace.select(path, window, report["limit"])
@@ -263,7 +283,9 @@ def calls_of(config: Config, report: Mapping[str, Any]) -> list[TenantRequest]:
 
 
 def compare(real: Mapping[str, float], simulated: Mapping[str, float]) -> list[dict[str, Any]]:
-    """One row per aim. `inside` is None where nothing is aimed at."""
+    """One row for each aim: real and simulated figure, difference, and whether it is inside the
+    target (None if the aim has no target).
+    """
     rows = []
     for aim in AIMS:
         ours, theirs = float(simulated[aim.key]), float(real[aim.key])
@@ -283,7 +305,7 @@ def compare(real: Mapping[str, float], simulated: Mapping[str, float]) -> list[d
 
 
 def show(compared: Mapping[str, Sequence[Mapping[str, Any]]], console: Console) -> None:
-    """Print the table."""
+    """Print the table of real and simulated figures."""
     table = Table("policy", "figure", title="Real engines and the simulator")
     for column in ("real", "simulated", "difference", "aim"):
         table.add_column(column, justify="right")
@@ -314,9 +336,8 @@ def check(
     profile: Path,
     report: Mapping[str, Any],
 ) -> dict[str, list[dict[str, Any]]]:
-    """All policies of a report, by policy: medians of the real runs, and simulated.
-
-    `steps`: see `own_steps`.
+    """Rows of `compare` by policy: medians of the real runs against simulated figures. `steps` is
+    what `own_steps` returns.
     """
     calls, made = calls_of(config, report), setup(config, profile, measured.shapes)
     compared = {}
@@ -344,7 +365,7 @@ def options() -> argparse.Namespace:
 
 
 def main() -> int:
-    """0 if all is inside, 1 if not."""
+    """Run the cross-check. Exit code 0 if all figures are inside their targets, else 1."""
     asked, console = options(), Console(width=110)
     output: Path = asked.output.absolute()
     output.mkdir(parents=True, exist_ok=True)

@@ -2,12 +2,13 @@
 
 python benchmarks/experts.py [--rounds N] [--requests N] [--skew S] [--link GB_S] [--peer GB_S]
 
-A mixture of experts with random weights, whose routers prefer some experts over others by `skew`
-(expert e is preferred by -skew * log(e + 1); 0: all alike). Its device holds the model and few KV
-blocks; the requests, all at once, want many more. Three engines live in this process and take
-turns, each under the real controller: `pooled`, `mirage` (layers) and `mirage` with
+The model is a mixture of experts with random weights. Its routers prefer some experts over others
+by `skew` (expert e is preferred by -skew * log(e + 1); 0: all alike). The device holds the model
+and few KV blocks; the requests, all sent at the same time, want many more. Three engines in this
+process alternate, each under the real controller: `pooled`, `mirage` (layers) and `mirage` with
 `remap.experts`. With `--peer` there is a fourth, whose cold experts have copies on a peer behind a
-link of that speed. Printed are medians over rounds; ratios are of neighbouring turns, to `pooled`.
+link of that speed. The program prints medians over rounds, and ratios of neighbouring turns to
+`pooled`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ LAYERS, EXPERTS, HIDDEN, INNER = 8, 16, 256, 256
 UNIVERSE, BASE = 192, 36
 """KV blocks: at most, and those that the device holds beside the model."""
 PROMPT, ANSWER = 64, 64
-"""Tokens of a request."""
+"""Tokens of each request's prompt, and of its answer."""
 STRONG = 8.0
 """Strength of the one channel by which routers see a preference, beside noise of about 1."""
 VARIANTS = {
@@ -87,14 +88,16 @@ def make_skewed(folder: Path, skew: float) -> Path:
 
 @dataclass
 class Turn:
-    """Result of one engine with one round of requests."""
+    """Figures of one engine for one round of requests. `experts` and `layers` (those given away)
+    and `blocks` (of KV, granted) are the most at any time.
+    """
 
     seconds: float
     ttfts: list[float]
     preemptions: int
     loads: int
     near: int
-    """Loads of them from a peer."""
+    """Number of these loads that came from a peer."""
     hits: int
     experts: int
     layers: int
@@ -102,7 +105,7 @@ class Turn:
 
 
 class Served:
-    """One engine with the real controller in this process, asked before each step."""
+    """An engine in this process with the real controller, which is asked before each step."""
 
     def __init__(
         self,
@@ -134,7 +137,7 @@ class Served:
         self.controller.joined("t", self.scheduler.shape, report.held_bytes, time.monotonic())
 
     def control(self) -> Any:
-        """One report, and what the controller says to it; the report."""
+        """Send one report to the controller and obey its answer; returns the report."""
         report, now = self.scheduler.report(), time.monotonic()
         self.controller.reported("t", report, now)
         for command in self.controller.decide(now):
@@ -167,7 +170,9 @@ class Served:
 
 
 def row(name: str, turns: list[Turn], beside: list[Turn]) -> str:
-    """Medians, and medians of ratios of neighbouring turns."""
+    """Line of the table: medians of figures, and medians of ratios to the neighbouring runs
+    `beside`.
+    """
 
     def middle(value: Any) -> float:
         return statistics.median(value(turn) for turn in turns)
@@ -194,7 +199,7 @@ def row(name: str, turns: list[Turn], beside: list[Turn]) -> str:
 
 
 def observed(name: str, report: Any) -> None:
-    """Print what an engine measured."""
+    """Print what an engine measured about its experts."""
     routed = [f"{r:.1f}" for r in report.expert_routed]
     print(f"\n{name}: experts a step routes to, of each layer's g coldest: {' '.join(routed)}")
     print(
@@ -204,7 +209,7 @@ def observed(name: str, report: Any) -> None:
 
 
 def lending(folder: Path, bytes_per_s: float) -> Path:
-    """The socket of a pool with one peer that has room for all experts."""
+    """Start a pool whose only peer has room for all experts; return the path of its socket."""
     path = folder / "tiers.sock"
     room = LAYERS * EXPERTS * 3 * HIDDEN * INNER * 4
     plan = PeerPlan({"peer": 2 * room})

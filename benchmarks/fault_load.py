@@ -1,4 +1,4 @@
-"""A steady load of short requests and long streams, and what came of each."""
+"""A steady load of short requests and long streams on a server, and its answers."""
 
 from __future__ import annotations
 
@@ -18,41 +18,48 @@ DONE = b"data: [DONE]"
 
 
 class Answer(NamedTuple):
-    """One short request, or one stream; times of the monotonic clock, in seconds."""
+    """Outcome of one short request or stream; times are seconds of the monotonic clock."""
 
     begun: float
     ended: float
     kind: str
-    """`OK`, another status, or how the connection failed."""
+    """`OK`, another HTTP status, ``cut`` or ``error event`` for a stream that ended early, or a
+    word for the failure of the connection.
+    """
 
 
 class Asked(NamedTuple):
-    """Requests to each tenant, as bodies of completions without a model."""
+    """Bodies of the completion requests that clients send, the same for each tenant. `Load` adds
+    the fields `model` and `stream`.
+    """
 
     short: dict[str, Any]
+    """Body of short requests."""
     stream: dict[str, Any]
+    """Body of long streams."""
 
 
 class Load:
-    """Clients of each tenant, which ask again and again while `begin` holds."""
+    """Clients of each tenant, which send requests again and again from a call of `begin` on."""
 
     def __init__(self, url: str, tenants: list[str], asked: Asked, short: int, long: int) -> None:
         self._url, self._asked = url, asked
         self.answers: list[Answer] = []
         self.streams: list[Answer] = []
         self.running: Counter[str] = Counter()
-        """Short requests and streams that have no end yet."""
+        """Number of short requests (``_ask``) and of streams (``_stream``) that have not ended yet.
+        """
         self._busy = asyncio.Event()
         clients = [(self._ask, short), (self._stream, long)]
         each = [(ask, name) for name in tenants for ask, number in clients for _ in range(number)]
         self._work = [asyncio.create_task(self._client(ask, name)) for ask, name in each]
 
     def begin(self) -> None:
-        """Ask from now on."""
+        """Let the clients send requests from now on."""
         self._busy.set()
 
     async def end(self) -> None:
-        """Ask for nothing more, and wait for the answers."""
+        """Send no more requests, and wait for the answers."""
         self._busy.clear()
         while self.running.total():
             await asyncio.sleep(0.1)
@@ -110,7 +117,7 @@ def _named(error: BaseException) -> str:
 
 
 async def health(url: str) -> str:
-    """Status that the server tells of itself; another word if it tells none in 2 s."""
+    """Status of the server by `/health`; another word if there is no answer in 2 s."""
     try:
         async with (
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(2.0)) as session,

@@ -1,4 +1,4 @@
-"""A server and the next ones of the same file, with the processes that they have."""
+"""A server, its successors from the same configuration file, and their processes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ ROLES = {
     "keeper": "mirage.keeper.process",
     "fork server": "mirage.engine.forkserver",
 }
-"""Last part of a word in each one's command line."""
+"""End of a word in the command line of the process that has each role."""
 PARENT = "router's parent"
 LEASE_S = 60.0
 
 
 class Servers:
-    """One server after the other of the same file; this process has all that they leave."""
+    """Servers of one configuration file, one after the other. This process adopts the processes
+    that they leave.
+    """
 
     def __init__(self, folder: Path, config: Path, program: list[str]) -> None:
         self._folder, self._command = folder, [*program, "serve", str(config)]
@@ -38,7 +40,7 @@ class Servers:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
     def start(self) -> None:
-        """Another one, at the port of the last."""
+        """Start the next server, at the port of the last one."""
         self._number += 1
         port = self.url.rpartition(":")[2].strip("/") or "0"
         options = ["--port", port, "--ready-file", str(self._ready), "--lease", str(LEASE_S)]
@@ -58,18 +60,20 @@ class Servers:
 
     @property
     def said(self) -> Path:
-        """Lines that the newest one has said."""
+        """File with the lines that the newest server has printed to stderr."""
         return self._folder / f"said-{self._number}"
 
     def is_ready(self) -> bool:
-        """True once the newest one is."""
+        """True once the newest server is ready. Raises `AssertionError` if it has ended."""
         assert self.process.poll() is None, self.said.read_text()
         if there := self._ready.exists():
             self.url = json.loads(self._ready.read_text())["url"]
         return there
 
     def family(self) -> dict[str, psutil.Process]:
-        """Processes that do one thing each, by their roles; what has ended is reaped here."""
+        """Processes of the servers by role, for roles that have one process; ended
+        ones are reaped.
+        """
         found = {}
         if self.process.poll() is None:
             found["supervisor"] = psutil.Process(self.process.pid)
@@ -83,7 +87,7 @@ class Servers:
         return found
 
     def admin(self) -> AdminClient:
-        """The newest server's operators' socket."""
+        """Client of the newest server's admin socket."""
         return AdminClient(next(self._folder.glob("mirage-*/admin-*.sock")))
 
 
@@ -100,6 +104,6 @@ def _role(process: psutil.Process) -> str:
 
 
 def _is_core(process: psutil.Process) -> bool:
-    """True for the child of an engine's server, which has its command line."""
+    """True for an engine's core: its parent is an engine's API server."""
     parent = process.parent()
     return parent is not None and "--uds" in parent.cmdline()

@@ -1,16 +1,21 @@
-"""Kill and freeze each process of a server under load, one after the other, and see what it costs.
+"""Cost of a killed or frozen process of a server to requests and streams under load.
 
 python -m benchmarks.faults [--real] [--faults KILL:router,STOP:router,...] [--hang 5]
 
-A server with two tenants, light engines or with `--real` the demonstration's, gets short requests
-and long streams all the time. A process that is killed or stopped is left so; one that is still
-stopped after twice `hang_s` is continued. Where the supervisor was killed, another one of the same
-file is started at once. Printed per fault: short requests that were answered each second before
-it, and after it until all is whole again, or for five seconds; the failed ones among them, by
-status; streams that ran at the signal, and how many of them ended well; the longest pause between
-two good answers; seconds until all processes and `/health` are as before, and of a new supervisor
-until it was ready; engines that are other ones than before. Then the load pauses: both tenants fall
-asleep, with no request counted, or the table says what is left.
+A server with two tenants gets short requests and long streams all the time. Its engines are light
+ones, or with `--real` those of the demonstration. Each fault sends SIGKILL or SIGSTOP to one
+process. A process that is still stopped after twice `hang_s` is continued. After SIGKILL of the
+supervisor another one of the same file is started immediately. The table has for each fault:
+
+- short requests answered each second before it, and after it until the server has recovered (at
+  least for five seconds), and the failed ones among them by status;
+- streams that ran at the signal, and the number of them that ended well;
+- the longest pause between two good answers;
+- seconds until all processes and `/health` are as before, and until a new supervisor was ready;
+- engines that were replaced.
+
+Then the load pauses. Both tenants have to fall asleep with no request counted; otherwise the table
+says what is left.
 """
 
 from __future__ import annotations
@@ -42,7 +47,9 @@ from tests.pure.model_folder import make_folder
 
 ALL = [f"{how}:{role}" for role in (*ROLES, PARENT) for how in ("KILL", "STOP")]
 ORDER = [*ALL, "STOP:supervisor", "KILL:supervisor", *ALL, "KILL:supervisor"]
-"""All, and all again of what another supervisor has left."""
+"""`ALL`, two faults of the supervisor, then `ALL` again under the supervisor that took over, which
+is killed last.
+"""
 KEEP_ALIVE_S, PATIENCE_S, CALM_S, LEAST_S = 2.0, 120.0, 4.0, 5.0
 LIGHT = Asked({"prompt": "pids"}, {"prompt": "drip", "max_tokens": 100})
 REAL = Asked(
@@ -56,7 +63,9 @@ COLUMNS = (
 
 
 async def suffer(servers: Servers, load: Load, fault: str, hang_s: float) -> list[str] | None:
-    """The row of one fault, None if no such process is there; the load pauses at its end."""
+    """Measure one fault, such as "KILL:router", and return its row; the load has paused by then.
+    None, with the load going on, if no process has the fault's role.
+    """
     how, _, role = fault.partition(":")
     load.begin()
     begun = time.monotonic()
@@ -107,7 +116,7 @@ async def suffer(servers: Servers, load: Load, fault: str, hang_s: float) -> lis
 
 
 def kinds(found: Counter[str]) -> str:
-    """Numbers by kind."""
+    """Number of answers by kind."""
     return ", ".join(f"{number} {kind}" for kind, number in found.items()) or "0"
 
 
@@ -120,14 +129,19 @@ def stopped(process: psutil.Process) -> bool:
 async def whole(
     servers: Servers, before: dict[str, psutil.Process], hit: psutil.Process, *, stays: bool
 ) -> bool:
-    """True if all is there again and well; a process that was only stopped may stay."""
+    """True if each role of `before` has a process, none of them is stopped, and `/health` says ok.
+    With `stays` one of them may be `hit`, the process that got the signal; otherwise it must have
+    ended.
+    """
     now = servers.family()
     there = now.keys() >= before.keys() and not any(stopped(one) for one in now.values())
     return there and (stays or hit not in now.values()) and await health(servers.url) == "ok"
 
 
 async def asleep(servers: Servers, load: Load) -> str:
-    """Rows that operators are told once nobody asks any more: both tenants sleep, or do not."""
+    """End the load, and wait until both tenants sleep; returns a text that says so, or after a time
+    limit the states and counts that they still show.
+    """
     await load.end()
     begun, told = time.monotonic(), "no answer"
     while time.monotonic() < begun + KEEP_ALIVE_S + 20.0:
@@ -141,14 +155,14 @@ async def asleep(servers: Servers, load: Load) -> str:
 
 
 async def until(holds: Any) -> None:
-    """Wait until it is so. Raises `TimeoutError`."""
+    """Wait until a condition holds. Raises `TimeoutError` after 600 s."""
     async with asyncio.timeout(600.0):
         while not holds():
             await asyncio.sleep(0.1)
 
 
 async def run(servers: Servers, tenants: list[str], asked: Asked, faults: Any, hang: float) -> None:
-    """All faults, one after the other; a line for each."""
+    """Measure all faults one after the other, and print a line for each."""
     servers.start()
     await until(servers.is_ready)
     load = Load(servers.url, tenants, asked, short=2, long=2)
@@ -163,7 +177,7 @@ async def run(servers: Servers, tenants: list[str], asked: Asked, faults: Any, h
 
 @contextlib.contextmanager
 def nothing_left(servers: Servers, folder: Path) -> Iterator[None]:
-    """End the server behind the block, and look for what is left of it."""
+    """Context that ends the server at its end, and prints what is left of it."""
     shared = set(FOLDER.iterdir())
     try:
         yield
@@ -180,14 +194,16 @@ def nothing_left(servers: Servers, folder: Path) -> Iterator[None]:
 
 
 def left(servers: Servers) -> list[str]:
-    """Processes that have not ended, reaped where they have; they are killed with this one."""
+    """Command lines of this process's descendants that still run; ended ones are reaped."""
     servers.family()
     rest = psutil.Process().children(recursive=True)
     return [" ".join(one.cmdline()[:4]) for one in rest if one.is_running()]
 
 
 def configuration(folder: Path, hang_s: float, *, real: bool) -> tuple[Path, list[str]]:
-    """File of two tenants that sleep after a short pause, and their names."""
+    """Write a configuration of two tenants that sleep after a short pause; return its path and
+    their names.
+    """
     tenant: dict[str, Any] = {"keep_alive": KEEP_ALIVE_S, "max_wait_s": 120}
     if real:
         paths = make_models(folder, which=["opt", "llama"])

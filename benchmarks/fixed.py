@@ -1,10 +1,10 @@
-"""Fixed settings of a world, searched on the world itself: the best that they can do there.
+"""Fixed settings of a world, searched on the world itself: the best that they reach there.
 
-A rule that decides from moment to moment is held against settings that never change: caps on each
-model's layers, how much is lent in turns, draining where the world leaves it open, slots, growth or
-admission, `tbt_ms`, how long an idle model rests. Optuna's TPE sampler proposes, the simulator
-judges. Settings are chosen on some seeds and judged on others: the best of many on one seed is
-luck in part.
+They are compared with a rule that decides from moment to moment. The settings are a limit for each
+model's layers, the amount that is lent in turns, draining where the world leaves it open, slots,
+growth or admission, `tbt_ms`, and the rest of an idle model. Optuna's TPE sampler proposes, the
+simulator judges. Settings are chosen on some seeds and judged on others, because the best of many
+on one seed is partly luck.
 """
 
 from __future__ import annotations
@@ -26,19 +26,23 @@ Settings = dict[str, Any]
 """Settings of knobs by name; a knob that is left out is as the world has it."""
 
 MOST_TPOT = 1.05
-"""Times `pooled`'s TPOT P99 that more throughput may cost."""
+"""Largest ratio of the TPOT P99 to `pooled`'s that more throughput may cost."""
 FIRST_TOKENS = 0.1
-"""Weight of a TTFT P99 that is half as long, beside twice the tokens a second."""
+"""Weight of the logarithm of TTFT P99 in the score, in which that of tokens a second has weight
+1."""
 BEYOND = 2.0
-"""Weight of a TPOT P99 beyond `MOST_TPOT`, beside tokens a second."""
+"""Weight of the logarithm of a TPOT P99 beyond `MOST_TPOT` in the score, in which that of tokens a
+second has weight 1."""
 GIB = 2**30
 ENDLESS = 20
 """Times the machine's memory that stands for memory without end."""
 RANDOM = 16
-"""Trials before what came of them is looked at."""
+"""Trials with random settings before the sampler learns from their results."""
 
 CAPS = 95, 50, 30, 20, 10, 5, 0
-"""Per cent of a model's layers."""
+"""Values of `max_percent`: the most per cent of a model's layers that it gives away. The first is
+the default.
+"""
 ANYWHERE: dict[str, tuple[Any, ...]] = {
     "decode_cap": (True, False),
     "stream_slots": ("dynamic", 1, 2),
@@ -53,14 +57,16 @@ ABLATIONS = "decode_cap", "stream_slots", "lend_kv"
 
 
 class Seeds(NamedTuple):
-    """Seeds on which settings are chosen, and seeds on which all is judged."""
+    """Seeds on which settings are chosen, and seeds on which settings and rule are judged."""
 
     chosen_on: Sequence[int]
     judged_on: Sequence[int]
 
 
 class Bounds(NamedTuple):
-    """One world's figures over `pooled`'s, geometric means over the seeds that judge."""
+    """Figures of one world relative to policy `pooled`'s, as geometric means over the judging
+    seeds: of the rule, of the best fixed settings, and of larger memory.
+    """
 
     settings: Settings
     rule: Ratios
@@ -72,10 +78,11 @@ class Bounds(NamedTuple):
 def bounds(
     world: World, seeds: Seeds, trials: int, number: int, *, for_nothing: bool = True
 ) -> Bounds:
-    """The rule and the best fixed settings in `world`, and memory `for_nothing` if wanted.
+    """Figures of the rule, of the best fixed settings in `world`, and, with `for_nothing`, of more
+    memory at no cost.
 
-    `number` seeds the search. Where the fixed settings do worse than the rule on the seeds that
-    judge, they are the rule: what the rule does can always be had.
+    `number` seeds the search. If the fixed settings do worse than the rule on the judging seeds,
+    the rule's figures are taken instead, because a user could always choose the rule.
     """
     chosen_on = {seed: _run(world, "pooled", seed) for seed in seeds.chosen_on} if trials else {}
     judging = {seed: _run(world, "pooled", seed) for seed in seeds.judged_on}
@@ -92,7 +99,9 @@ def bounds(
 
 
 def searched(world: World, pooled: dict[int, Metrics], trials: int, number: int) -> Settings:
-    """The best of `trials` settings of `world` on the seeds of `pooled`; none without trials."""
+    """Best of `trials` settings for `world` on the seeds of `pooled`; no settings
+    without trials.
+    """
     if not trials:
         return {}
     firsts = first_settings(world)
@@ -122,14 +131,16 @@ def searched(world: World, pooled: dict[int, Metrics], trials: int, number: int)
 
 
 def first_settings(world: World) -> list[Settings]:
-    """Settings that are always tried: the rule itself, no layers, and all that others can lend."""
+    """Settings that are always tried: the rule itself, no layers, and all that others can lend, the
+    last also with a high `tbt_ms`.
+    """
     capped = [knob for knob in knobs(world) if knob.startswith("max_percent")]
     lent = {"lend_kv": 2.0} if "lend_kv" in knobs(world) else {"rest_s": 0.0}
     return [{}, dict.fromkeys(capped, 0), lent, lent | {"tbt_ms": 1000.0}]
 
 
 def knobs(world: World) -> dict[str, tuple[Any, ...]]:
-    """Each knob's values, first the one that leaves the world as it is."""
+    """Possible values of each knob; the first one leaves the world as it is."""
     caps = {f"max_percent {tenant['name']}": CAPS for tenant in world["tenants"]}
     if world["sharing"]["mode"] == "spatial":
         return caps | ANYWHERE | AT_ONCE
@@ -138,7 +149,7 @@ def knobs(world: World) -> dict[str, tuple[Any, ...]]:
 
 
 def applied(world: World, settings: Settings) -> World:
-    """`world` with these settings."""
+    """Copy of `world` with these settings."""
     changed = copy.deepcopy(world)
     for knob, value in settings.items():
         if knob.startswith("max_percent "):
@@ -152,22 +163,25 @@ def applied(world: World, settings: Settings) -> World:
 
 
 def worth(figures: Ratios) -> float:
-    """Gain over `pooled`: the logarithm of tokens a second, above all.
-
-    What has a TPOT P99 beyond `MOST_TPOT` loses twice by what it is beyond.
+    """Score of figures over `pooled`'s: mainly the logarithm of tokens a second. A TPOT P99 above
+    `MOST_TPOT` costs twice the logarithm of the excess.
     """
     beyond = max(0.0, log(figures["TPOT P99"] / MOST_TPOT))
     return log(figures["tokens/s"]) - FIRST_TOKENS * log(figures["TTFT P99"]) - BEYOND * beyond
 
 
 def endless(world: World, pooled: dict[int, Metrics]) -> Ratios:
-    """Figures of `world` with memory without end, over `pooled`'s by their seeds."""
+    """Figures of `world` with endless memory over those in `pooled`, as geometric means over its
+    seeds.
+    """
     memory = ENDLESS * ablations.setup(world).hardware.memory_bytes
     return larger(world, memory / GIB, "static", pooled)
 
 
 def larger(world: World, gib: float, policy: str, pooled: dict[int, Metrics]) -> Ratios:
-    """Figures of `policy`, which moves no layer, with `gib` GiB of memory and the best `drain`."""
+    """Figures of `policy`, which moves no layer, on a device of `gib` GiB with the best `drain`,
+    over those in `pooled`; geometric means over its seeds.
+    """
     other = world | {"memory_gib": gib}
     ways = LEFT_OPEN["drain"] if "drain" in knobs(world) else (None,)
     every = [other if way is None else applied(other, {"drain": way}) for way in ways]
@@ -175,7 +189,9 @@ def larger(world: World, gib: float, policy: str, pooled: dict[int, Metrics]) ->
 
 
 def layers_gib(setup: Setup) -> float:
-    """Device memory that brings as much KV memory as all layers are that may ever go."""
+    """Additional device memory in GiB with which there is as much KV memory as all layers that may
+    be given would bring.
+    """
     rules, nbytes = setup.rules(setup.variant("mirage")), 0
     for name, shape in setup.shapes.items():
         nbytes += most_remapped(entitled(setup.served(name)), shape, rules) * shape.layer_bytes
@@ -183,7 +199,7 @@ def layers_gib(setup: Setup) -> float:
 
 
 def found(world: World, pooled: dict[int, Metrics], policy: str = "mirage") -> list[Ratios]:
-    """A policy's figures over those of `pooled`, one for each of its seeds."""
+    """Figures of a policy over those of `pooled`, one for each seed."""
     setup = ablations.setup(world)
     ours = {seed: run(setup, policy, seed) for seed in pooled}
     return [
@@ -211,5 +227,5 @@ def _suggested(trial: optuna.Trial, world: World) -> Settings:
 
 
 def _written(indices: dict[str, int], world: World) -> Settings:
-    """Settings without knobs that leave the world as it is."""
+    """Settings without the knobs that leave the world as it is."""
     return {knob: values[indices[knob]] for knob, values in knobs(world).items() if indices[knob]}

@@ -1,14 +1,15 @@
-"""Ten million rows of a trace become calls in flat memory: the peak after 1, 5 and 10 million.
+"""Peak memory of reading a trace of 1, 5 and 10 million rows: it does not grow with them.
 
     python benchmarks/flat_memory.py [--rows N] [--requests N] [SOURCE…]
 
-Sources: `synthetic` (drawn), `sessions` (drawn, in conversations with shared prefixes), `azure`
-(a CSV file, written first), `mooncake` (JSON lines with hashes, written first). Each is read in a
-process of its own the way `mirage replay` reads it: rows, tenants, scales, calls, and every
-thousandth prompt. Printed is the peak of the process's resident memory in MiB and rows a second.
+The sources are `synthetic` (drawn), `sessions` (drawn, in conversations with shared prefixes),
+`azure` (a CSV file, written first) and `mooncake` (JSON lines with hashes, written first). Each is
+read in a process of its own as `mirage replay` reads it: rows, tenants, scales, calls, and every
+thousandth prompt. The program prints the peak of the process's resident memory in MiB, and rows a
+second.
 
-`outcomes` is the other end: so many requests are sent to a server beside it, and by how many bytes
-resident memory grows with each, as every outcome is held for the report.
+`outcomes` measures the other end: that many requests are sent to a server beside it, and the bytes
+are printed by which resident memory grows with each, as every outcome is kept for the report.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def main() -> None:
 
 
 def read(path: Path, rows: int) -> None:
-    """Make calls of all rows, and print how it went."""
+    """Read all rows of a trace as a replay does, and print memory and speed."""
     config = Config.model_validate({"device": {"memory": "1GiB"}, "tenants": TENANTS})
     names = [tenant.name for tenant in config.tenants]
     which, skipped = chosen(str(path), names), Counter[str]()
@@ -102,7 +103,7 @@ def read(path: Path, rows: int) -> None:
 
 
 def send(tokens: int, requests: int) -> None:
-    """Send requests of so many output tokens, and print what holding what came of them takes."""
+    """Send requests of so many output tokens, and print the memory that their outcomes take."""
     with answering(at_once) as url:
         asyncio.run(_send(url, tokens, requests))
 
@@ -129,7 +130,7 @@ async def _send(url: str, tokens: int, requests: int) -> None:
 
 
 async def at_once(request: web.Request) -> web.Response:
-    """An answer with as many tokens as are asked for."""
+    """Answer with as many tokens as requested, without any delay."""
     tokens = (await request.json())["max_tokens"]
     choices = ({"index": 0, "text": f" w{n}", "token_ids": [50_000 + n]} for n in range(tokens))
     usage = {"prompt_tokens": 100, "completion_tokens": tokens}
@@ -142,7 +143,7 @@ def peak_mib() -> float:
 
 
 def write(source: str, folder: Path, rows: int) -> Path:
-    """A trace of so many rows."""
+    """Write a trace of so many rows."""
     if source in ("synthetic", "sessions"):
         path = folder / "trace.yaml"
         path.write_text(f"{PLAIN}{TALKS if source == 'sessions' else ''}requests: {rows}\n")
@@ -164,7 +165,9 @@ def azure(rows: int) -> Iterator[str]:
 
 
 def mooncake(rows: int) -> Iterator[str]:
-    """Five to ten hashes a row, the first four of them one of a thousand conversations'."""
+    """Rows with five to ten hashes, the first four of which are those of one of a thousand
+    conversations.
+    """
     for number in range(rows):
         blocks = 5 + number % 6
         talk = number % 1000 * 4

@@ -25,7 +25,7 @@ from mirage.simulate.fleet.setup import FleetSetup
 
 KINDS = ("llama-3-8b", "llama-3-8b", "qwen2.5-7b", "llama-2-13b")
 PLACES = 3
-"""Most models of a device."""
+"""Most models that are placed on one device."""
 
 
 def main() -> None:
@@ -54,7 +54,9 @@ def main() -> None:
 
 
 def experiment(options: argparse.Namespace) -> FleetExperiment:
-    """Models by Zipf's law on devices alike, the popular ones on several."""
+    """An experiment with models by Zipf's law on equal devices; the most popular ones are on
+    several.
+    """
     rng = random.Random(f"fleet {options.seed}")
     count = options.models or options.devices
     weights = [1 / (place + 1) ** 0.9 for place in range(count)]
@@ -79,7 +81,9 @@ def experiment(options: argparse.Namespace) -> FleetExperiment:
 
 
 def placed(tenants: list[dict[str, Any]], devices: list[str], rate: float) -> dict[str, list[str]]:
-    """As many replicas as bring each below half of a device's rate, each where least is asked."""
+    """Placement on devices: each model has so many replicas that each gets at most half of a
+    device's request rate, on the devices with the least load that have fewer than `PLACES` models.
+    """
     asked, models = dict.fromkeys(devices, 0.0), dict.fromkeys(devices, 0)
     placement: dict[str, list[str]] = {}
     for tenant in tenants:
@@ -93,7 +97,7 @@ def placed(tenants: list[dict[str, Any]], devices: list[str], rate: float) -> di
 
 
 def said(setup: FleetSetup, figures: dict[str, Any], fleet: Fleet, spent: float) -> None:
-    """Print what was simulated, and how fast."""
+    """Print what was simulated, and how many requests per second of processor time."""
     asked = setup.experiment.workload.requests or 0
     replicas = sum(map(len, setup.placement.values()))
     routed = sum(len(places) > 1 for places in setup.placement.values())

@@ -2,10 +2,10 @@
 
 python benchmarks/freeing.py [--mib 1024] [--rounds 5]
 
-Memory files are filled and mapped, then unmapped and punched in parts of 32 MiB: by one thread, or
-by one that unmaps beside one for each file that punches. `noted` is unmapping by which the kernel
-notes of each page that it was used; the driver does it without. Medians of wall and processor time;
-nothing else should use the processors.
+Memory files are filled and mapped. Then they are unmapped, and their pages are returned (punched),
+in parts of 32 MiB: by one thread, or by one thread that unmaps beside one thread for each file that
+punches. In `noted` rows the kernel marks each page as used when it is unmapped; the driver avoids
+that. The program prints medians of wall and processor time. Nothing else should use the processors.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PART_BYTES = 32 << 20
 
 
 class Part(NamedTuple):
-    """Bytes of a file, and where they are mapped."""
+    """A range of a file, and the address at which it is mapped."""
 
     fd: int
     offset: int
@@ -82,7 +82,7 @@ def _one_thread(parts: list[Part], unmap: Callable[[int, int], None]) -> None:
 
 
 def _beside(parts: list[Part], unmap: Callable[[int, int], None]) -> None:
-    """This thread unmaps, and one for each file punches."""
+    """Unmap all parts in this thread, while one thread for each file returns their pages."""
     threads = {part.fd: ThreadPoolExecutor(1) for part in parts}
     for fd, offset, address in parts:
         unmap(address, PART_BYTES)

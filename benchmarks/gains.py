@@ -2,9 +2,9 @@
 
     .venv/bin/python benchmarks/gains.py [--seeds 0-2] [--requests 600] [--output FILE]
 
-Two 13B models and an 8B one, as in C1, on a GH200 whose link is made as slow or as fast as each
-column says, asked for as much as each row says; in turns, and at once. Prints both tables of tokens
-a second and of the end-to-end mean, and draws them into FILE.
+Two 13B models and an 8B one, as in C1, are simulated on a GH200, with temporal and with spatial
+sharing. Each column has another bandwidth of the link, and each row another load. The program
+prints a table of tokens a second and one of the end-to-end mean, and draws both into FILE.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ MODES = {
 FIGURES = {"tokens/s": "output_throughput", "end-to-end mean": "mean_e2el_ms"}
 
 Grid = list[list[float]]
-"""By rate, then by link."""
+"""Figures by rate, then by link."""
 
 
 def world(sharing: dict[str, Any], link: float, rate: float, requests: int) -> Setup:
-    """C1 with another link and load."""
+    """Setup of experiment C1 with this link in GB/s, and this request rate of each model."""
     written = read_yaml(ROOT / "configs" / "experiments" / "c1.yaml")
     tenants = [tenant | {"rate": rate} for tenant in written["tenants"]]
     changed = {"link_gb_s": link, "sharing": sharing, "tenants": tenants, "policies": ["mirage"]}
@@ -48,7 +48,7 @@ def world(sharing: dict[str, Any], link: float, rate: float, requests: int) -> S
 
 
 def grids(sharing: dict[str, Any], requests: int, seeds: list[int]) -> dict[str, Grid]:
-    """Medians over seeds of `mirage` over `pooled`, by the names of `FIGURES`."""
+    """Medians over seeds of `mirage` over `pooled`, by figure, load and link."""
     found: dict[str, Grid] = {name: [] for name in FIGURES}
     for rate in RATES:
         # `pooled` moves no layers: its link does not matter.
@@ -68,7 +68,8 @@ def grids(sharing: dict[str, Any], requests: int, seeds: list[int]) -> dict[str,
 
 
 def table(name: str, how: str, grid: Grid) -> str:
-    """Markdown: links across, loads down."""
+    """Markdown table of one figure: links in columns, loads in rows. `how` names the mode, in the
+    table's corner."""
     head = f"| {name}, {how} | " + " | ".join(f"{link} GB/s" for link in LINKS) + " |\n"
     rule = "|---|" + "---:|" * len(LINKS) + "\n"
     rows = (
@@ -79,7 +80,7 @@ def table(name: str, how: str, grid: Grid) -> str:
 
 
 def draw(every: dict[str, dict[str, Grid]], file: Path) -> None:
-    """One panel a mode and figure; green is better than `pooled`, red worse."""
+    """Draw one panel for each mode and figure; green is better than `pooled`, red worse."""
     from matplotlib.colors import TwoSlopeNorm
     from matplotlib.figure import Figure
 

@@ -1,11 +1,11 @@
-"""A light engine that grows its KV memory piece by piece, and streams chunks at a pace.
+"""A light engine that grows its KV memory piece by piece, and streams chunks at a given rate.
 
-Takes the command line of `mirage.serve.launcher.command`. For each piece it says what it wants, as
-an engine does after a step, waits for its allotment and maps the memory. A line of ``GROWTH_FILE``
-has the time when it asked, on the clock of all processes, and the seconds until the piece was
-usable; or, after ``maps``, the time when any engine began to map or unmap, and the seconds of that.
-``GROWTH_CORE`` is the processor that it runs on. A completion of N `max_tokens` is a stream of so
-many events, `best_of` of them a second.
+It takes the command line of `mirage.serve.launch.launcher.command`. For each piece it reports its
+demand, as an engine does after a step, waits for its allotment and maps the memory. A line of
+``GROWTH_FILE`` has the time of the demand, on the clock of all processes, and the seconds until the
+piece was usable. A line that begins with ``maps`` has the time at which any engine began to map or
+unmap, and the seconds that this took. ``GROWTH_CORE`` is the processor that the engine runs on. A
+completion of N `max_tokens` is a stream of N events, `best_of` of them a second.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ SHAPE = ModelShape(LAYERS, LAYER, FIXED, EXTENT, 1, 16, MOST, LEAST, LAYERS)
 FULL = 100
 """Extents that are enough: more than the share of 60."""
 SECOND = "second"
-"""The tenant of two that grows in each second turn, while the other one wants little."""
+"""The one of two tenants that grows in odd turns of the clock, while the other one wants little; in
+even ones it is the other way round."""
 TURN_S = 1.0
 SETTLES_S = 0.1
 """Seconds of a turn that are not counted: the other one may not have said yet that it rests."""
@@ -75,7 +76,7 @@ def main() -> None:
 
 
 class Core:
-    """The process that holds the memory."""
+    """Core of the fake engine, which holds the memory."""
 
     def __init__(self, tenant: str) -> None:
         self._tenant = tenant
@@ -83,7 +84,7 @@ class Core:
         self._driver = HostDriver(PAGE)
         self._begin = self._driver.reserve(MOST * EXTENT)
         self._pages: list[Any] = []
-        """Number of each extent that is mapped."""
+        """Pages of each mapped extent, in the order of addresses."""
         self._newest = Allotment(0, 0, 0, 0, _held(0))
 
     def run(self, address: str) -> None:
@@ -103,7 +104,9 @@ class Core:
         return int(time.monotonic() / TURN_S) % 2 == (self._tenant == SECOND)
 
     def _grow(self) -> bool:
-        """One piece more, unless it has enough or is refused; false at the end of the server."""
+        """Grow by one piece, unless there are enough or growth was refused. False if the server has
+        ended.
+        """
         time.sleep(PAUSE_S)
         if (wanted := len(self._pages) + 1) > FULL:
             return self._rest(wanted - 1)
@@ -120,7 +123,7 @@ class Core:
         return True
 
     def _rest(self, wanted: int = LEAST) -> bool:
-        """Do what it is told, for a while; false at the end of the server."""
+        """Obey messages for a while. False if the server has ended."""
         self._report(wanted)
         try:
             return self._obey(self._told.get(timeout=REST_S), wanted)
@@ -128,7 +131,9 @@ class Core:
             return True
 
     def _obey(self, told: Allotment | Refusal | None, wanted: int = LEAST) -> bool:
-        """Hold what `told` says, and want `wanted` extents; false at the end of the server."""
+        """Hold what the allotment `told` says, and report a wish for `wanted` extents. False if the
+        server has ended.
+        """
         if not isinstance(told, Allotment):
             return told is not None
         self._newest, begun, before = told, time.monotonic(), len(self._pages)
@@ -166,10 +171,10 @@ class Core:
             self._control.sendall(encode(message))
 
     def _beat(self) -> None:
-        passes = 0
+        calls = 0
         while True:
-            passes += 1
-            self._say(Pulse(passes, 0))
+            calls += 1
+            self._say(Pulse(calls, 0))
             time.sleep(BEAT_S)
 
     def _listen(self) -> None:
@@ -200,7 +205,7 @@ async def serve(uds: Path) -> None:
 
 
 async def stream(request: web.Request) -> web.StreamResponse:
-    """Events at the pace that was asked for; one that is late does not wait."""
+    """Stream of events at the requested rate; an event that is late is sent immediately."""
     asked = await request.json()
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await response.prepare(request)

@@ -1,13 +1,13 @@
-"""Seconds in which KV memory grows, from asked to usable, with and without a stream of chunks.
+"""Seconds from an engine's request for KV memory until it can use it, with and without streams.
 
 python -m benchmarks.growth_latency [--rounds 5] [--seconds 10] [--chunks 20000] [--streams 20]
 
 `mirage serve` runs as a command, with light engines (`growth_engine.py`) that ask, map and answer
-as vLLM's do. Two of them take turns to grow beyond their shares: a piece is asked for, given up by
-the other one, granted and mapped. Engines have the second processor; the router, whatever process
-it is, and the load have the first. Rounds with and without chunks take turns. Printed are P50 and
-P99 of each, the rate at which chunks came through, and the ratio of the two P99; then how much of
-the time is mapping and unmapping of host memory, which the kernel clears.
+as vLLM's do. Two of them grow alternately beyond their shares: one asks for a piece, the other
+gives it up, and it is granted and mapped. Engines run on the second processor; the router and the
+load run on the first. Rounds with and without chunks alternate. The program prints P50 and P99 of
+each kind, the rate at which chunks came through, the ratio of the two P99, and the part of the time
+in which host memory is mapped and unmapped, which the kernel clears.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ENGINE = str(Path(__file__).with_name("growth_engine.py"))
 SERVE = f"""
 import sys
 from mirage.cli import main
-from mirage.serve.means import Means
+from mirage.serve.launch.programs import Means
 from tests.e2e.with_fakes import HERE
 probe = (str(HERE / "fake_probe.py"),)
 main(sys.argv[1:], Means(server=({ENGINE!r},), probe=probe))
@@ -70,7 +70,9 @@ def main() -> None:
 
 @contextmanager
 def served(folder: Path, found: Path, core: int) -> Iterator[str]:
-    """The address of a server whose engines have `core`."""
+    """Run a server whose engines run on the processor `core` while the block runs; gives its
+    address.
+    """
     sys.path.insert(0, str(ROOT / "tests" / "pure"))
     from model_folder import make_folder
 
@@ -104,7 +106,7 @@ Window = tuple[float, float, int]
 
 
 async def rounds(url: str, options: argparse.Namespace) -> dict[bool, list[Window]]:
-    """Rounds without chunks and with them, by turns."""
+    """Rounds without and with chunks, alternated."""
     windows: dict[bool, list[Window]] = {False: [], True: []}
     for number in range(2 * options.rounds):
         talks = number % 2 == 1
@@ -123,7 +125,7 @@ async def rounds(url: str, options: argparse.Namespace) -> dict[bool, list[Windo
 
 
 async def read(url: str, body: bytes) -> int:
-    """Chunks of one stream, read as they come."""
+    """Read one stream to its end; return the number of its events."""
     headers = {"Content-Type": "application/json"}
     count = 0
     async with (
@@ -141,7 +143,7 @@ def _numbers(lines: Iterable[list[str]]) -> NDArray[np.float64]:
 
 
 def show(windows: dict[bool, list[Window]], found: Path, chunks: int) -> None:
-    """A line for each kind of rounds, and how they compare."""
+    """Print a line for each kind of round, and their comparison."""
     lines = [line.split() for line in found.read_text().splitlines()]
     grown = _numbers(line for line in lines if line[0] != "maps")
     mapped = _numbers(line[1:] for line in lines if line[0] == "maps")

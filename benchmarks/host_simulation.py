@@ -1,9 +1,9 @@
-"""The replay's own requests through the simulator, on the measured host.
+"""Simulation of a replay's requests on the measured host, for the cross-check.
 
-A host differs from a GPU in what its profile has no figures for, so it is added here. Engines
-have several cores to compute on, one thread each, and share them with what is before them:
-HTTP, vLLM's front end and the client. All of a step is computed on those cores, its overhead
-too. And a request takes its time until an engine sees it, which is work for those cores as well.
+A host differs from a GPU in ways for which its profile has no figures, so they are added here.
+Engines compute on several cores, one thread each, and share these with the processes before them:
+router, API servers and client. All of a step is computed on those cores, its overhead too. The way
+of a request to its engine is work for those cores as well.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ SAMPLE_S = 0.1
 
 @dataclasses.dataclass(frozen=True)
 class Host(Serving):
-    """Properties of the machine, at the time of a replay, that a hardware profile does not have."""
+    """Properties of the machine during a replay that a hardware profile does not have."""
 
     others: float = 0.0
-    """Processes besides that want a core, on average."""
+    """Mean number of other processes that want a core."""
     steps: Mapping[str, CostBound] = dataclasses.field(default_factory=dict)
     """Cost of each model's own steps, by its title: a profile has one roofline for all models."""
 
@@ -57,7 +57,7 @@ NOTHING = CostBound(0, 0, 0, 0, 0)
 
 
 class HostRoofline(Roofline):
-    """All of a step is slowed by the engines beside it."""
+    """Roofline in which a step takes longer if other engines compute beside it."""
 
     def __init__(self, model: Model, hardware: Hardware, *args: Any, host: Host) -> None:
         super().__init__(model, hardware, *args)
@@ -66,7 +66,9 @@ class HostRoofline(Roofline):
             self.overhead, self.compute = NOTHING, (own,)
 
     def _bounds(self, streaming: Streaming, co_runners: int) -> tuple[CostBound, ...]:
-        """Either an engine has a core to itself, or all share all cores."""
+        """Bounds of a step: that of an engine with a core of its own, and that of all engines
+        sharing all cores.
+        """
         host = self._host
         dearer = host.inflation[min(co_runners, len(host.inflation)) - 1]
         served = [plus(bound, _bound(host.engine)) for bound in super()._bounds(Streaming(), 1)]
@@ -91,7 +93,7 @@ def _times(bound: CostBound, factor: float) -> CostBound:
 
 
 def setup(config: Config, hardware: Path, shapes: Mapping[str, ModelShape]) -> Setup:
-    """The experiment that is `config` on the measured host, with the engines' own shapes."""
+    """Experiment of `config` on the measured host, with the engines' own shapes."""
     first, host = config.tenants[0], config.tiers.host
     tenants = [
         experiment.SimulatedTenant(
@@ -127,7 +129,9 @@ def setup(config: Config, hardware: Path, shapes: Mapping[str, ModelShape]) -> S
 
 
 def tiered(hardware: Hardware) -> Hardware:
-    """With a host tier that is as fast as layers' masters, which lie in the same memory."""
+    """Hardware profile with a host tier as fast as the loads of layers, whose masters are in the
+    same memory.
+    """
     speed = profiles.MediumSpeed(
         capacity_gib=profiles.SourcedPositive(value=1024, source="any capacity"),
         bandwidth_gb_s=hardware.link_gb_s,
@@ -143,8 +147,9 @@ def simulate(
     calls: Sequence[TenantRequest],
     host: Host,
 ) -> Metrics:
-    """The figures of `mirage simulate` under a policy by its name, and those of `mirage replay`
-    over all tenants. As an engine does, it counts requests that spill as preempted."""
+    """Figures of `mirage simulate` under a policy, and those that `mirage replay` would find for
+    all tenants together. Spilled requests count as preempted, as in an engine.
+    """
     sent = coming(calls, host)
     world = host_world(config, made, policy, host)
     world.send(sent)
@@ -158,7 +163,7 @@ def simulate(
 
 
 def host_world(config: Config, made: Setup, policy: str, host: Host) -> HostWorld:
-    """Engines without requests, and cores that they share with front ends."""
+    """World of the engines without requests, on cores that they share with front ends."""
     fronts = FrontEnds[Coming](host.cores, host.others)
     with (
         mock.patch.object(build, "Roofline", partial(HostRoofline, host=host)),
@@ -172,16 +177,15 @@ def host_world(config: Config, made: Setup, policy: str, host: Host) -> HostWorl
 
 
 def first_tokens(requests: Sequence[SimulatedRequest], calls: Sequence[TenantRequest]) -> Metrics:
-    """TTFT from the moment of sending, in milliseconds."""
+    """Mean, P50 and P99 of TTFT in milliseconds, counted from the sending of each request."""
     values = [(r.first / PS - c.at_s) * 1e3 for r, c in zip(requests, calls, strict=True)]
     middle, late = np.percentile(values, (50, 99))
     return {"mean_ttft_ms": np.mean(values), "p50_ttft_ms": middle, "p99_ttft_ms": late}
 
 
 def sampled(world: HostWorld) -> Metrics:
-    """Samples of the server that the replay finds, all tenants together.
-
-    Up to the last report: the controller may have deadlines long after the last request is done.
+    """Figures of the samples that a replay would read from a server, for all tenants together. They
+    end with the last report, because the controller may have deadlines long after the last request.
     """
     remapped_counts, blocks = [], []
     holds: dict[str, Report] = {}
@@ -202,13 +206,14 @@ def sampled(world: HostWorld) -> Metrics:
 def coming(calls: Sequence[TenantRequest], host: Host) -> list[Coming]:
     """Requests on their way to their engines, in the order of the calls.
 
-    One that is alone takes `latency_s`, of which front ends work some.
+    A request that is alone takes `latency_s` to reach its engine, a part of which is work of front
+    ends. The last front end is the engine's own process, which reads beside its steps.
     """
     works = [round(seconds * PS) for seconds in host.reading]
     waits_s = max(0.0, host.latency_s - sum(host.reading))
     found = []
     for call in calls:
-        fronts = "client", "router", f"server of {call.tenant}"
+        fronts = "client", "router", f"server of {call.tenant}", f"engine of {call.tenant}"
         way = [(front, work) for front, work in zip(fronts, works, strict=True) if work]
         found.append(Coming(call.tenant, _request(call, call.at_s + waits_s), way))
     return found

@@ -1,4 +1,4 @@
-"""A world whose engines compute on cores that the front ends of their requests want too."""
+"""Simulated world whose engines share the cores with front ends that read requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mirage.simulate.world import World
 
 @dataclass
 class Coming:
-    """A request that is sent to `tenant`."""
+    """A request on its way to the engine of `tenant`, with the front ends still before it."""
 
     tenant: str
     request: SimulatedRequest
@@ -27,11 +27,10 @@ class Coming:
 
 
 class HostWorld(World):
-    """Cores are shared by engines and front ends, at every moment.
+    """World in which engines and front ends share cores at every moment.
 
-    A step goes on more slowly from the moment on in which a front end begins to read, and faster
-    once it has nothing left. Steps are single for that. What every tenant holds whenever it says so
-    is noted.
+    A step becomes slower when a front end begins to read, and faster when that has read all. So
+    steps are simulated one by one. All reports of engines are kept with their times.
     """
 
     def __init__(self, *, fronts: FrontEnds[Coming], **options: Any) -> None:
@@ -39,14 +38,18 @@ class HostWorld(World):
         self.said: list[tuple[float, str, Report]] = []
         self._fronts = fronts
         self._paces: dict[str, int] = {}
-        """Picoseconds of all of an engine's step beside those that want a core now."""
+        """Picoseconds that each engine's whole step takes, beside the processes that want a core
+        now.
+        """
         self._wanting = 0, 0
-        """Engines and front ends."""
+        """Number of engines that compute, and of front ends that read, when the cores were shared
+        last.
+        """
         self._planned = 0
-        """The newest plan for when a request is through; older ones are void."""
+        """Number of the newest scheduled call of `_through`; older calls do nothing."""
 
     def send(self, coming: Iterable[Coming]) -> None:
-        """Requests are sent at their `arrival`, and reach their engines later."""
+        """Send requests at their `arrival`; they reach their engines later."""
         for each in coming:
             self.later(each.request.arrival, partial(self._go_on, each))
 
@@ -57,7 +60,8 @@ class HostWorld(World):
         super().report(engine, report, leaves)
 
     def co_runners(self, engine: Engine) -> tuple[int, int]:
-        """A front end that reads is one more that computes."""
+        """Number of processes that want a core (engines that compute, front ends that read), and
+        number of engines that stream."""
         computing, streaming = super().co_runners(engine)
         return computing + self._fronts.reading, streaming
 
@@ -73,7 +77,7 @@ class HostWorld(World):
     # -- cores --------------------------------------------------------------------------
 
     def _go_on(self, coming: Coming, now: int) -> None:
-        """The request goes to its next front end, or to the engine."""
+        """Pass a request on to its next front end, or to its engine."""
         if coming.way:
             name, work_ps = coming.way.pop(0)
             self._fronts.take(name, coming, work_ps, now)
@@ -91,7 +95,9 @@ class HostWorld(World):
         self._share(anew=True)
 
     def _share(self, *, anew: bool = False) -> None:
-        """Another may want a core than before; `anew`, or front ends have other requests."""
+        """Share the cores anew if the number of processes that want one has changed, or (`anew`) if
+        front ends have other requests.
+        """
         wanting = sum(engine.stepping for engine in self.engines), self._fronts.reading
         if wanting == self._wanting and not anew:
             return
@@ -105,7 +111,9 @@ class HostWorld(World):
             self.later(end, partial(self._through, self._planned))
 
     def _pace(self, engine: Engine) -> None:
-        """The rest of a step takes as much longer, or less, as all of it would."""
+        """Adapt the end of an engine's step to the present number of processes on the cores: the
+        rest of the step becomes longer or shorter by the factor by which a whole step would.
+        """
         span, takes = engine.stepper.span, self._takes(engine)
         left = (span.end - self.now) * takes // self._paces[engine.name]
         span.first_ps = self.now + left - span.begin

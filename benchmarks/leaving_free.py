@@ -2,13 +2,13 @@
 
     .venv/bin/python benchmarks/leaving_free.py [--steps N] [--sequences 16 64 256]
 
-A real engine of vLLM's decodes, and each step has another allotment of the same memory, which says
-in turn that nothing is lent, that layers are lent in turns that drain, and in turns that do not.
-Blocks for the next steps are left free in the first, all that running requests ask for in the
-second, and in the third half of the growth to come as well. Printed for each number of sequences:
-the median processor time of what decides that (`leave_free`) and of a whole `schedule`, in
-microseconds, and by how much the third is over the second, in microseconds and as a part of
-`schedule`. An allotment is read in each step, so that all three have that in common.
+A real engine of vLLM's decodes, and each step has another allotment of the same memory. The
+allotments alternate: nothing is lent; layers are lent in turns that drain; layers are lent in turns
+that do not drain. Left free are blocks for the next steps in the first case, all that running
+requests ask for in the second, and in the third half of the growth to come as well. The program
+prints for each number of sequences the median processor time of the decision (`leave_free`) and of
+a whole `schedule`, in microseconds, and the difference of the third case to the second, in
+microseconds and as a part of `schedule`. An allotment is read in each step of all three cases.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PROMPT = 16
 
 
 class Timed:
-    """A call, and the processor time of each one so far, in microseconds."""
+    """A wrapped call, and the processor time of each call so far, in microseconds."""
 
     def __init__(self, call: Callable[..., Any]) -> None:
         self._call = call
@@ -53,7 +53,9 @@ class Timed:
 
 
 def measure(llm: Any, sequences: int, steps: int) -> dict[LentInTurns, tuple[float, float]]:
-    """Median microseconds of `leave_free` and of `schedule`, by what is lent."""
+    """Median microseconds of `leave_free` and of `schedule`, by the kind of lending in the
+    allotment.
+    """
     from vllm import SamplingParams
 
     scheduler = scheduler_of(llm)
@@ -85,7 +87,7 @@ _revisions = count(1)
 
 
 def _allotment(scheduler: Any, lent: LentInTurns) -> Allotment:
-    """All that the engine has, as before."""
+    """Allotment of the memory that the engine has already."""
     extents = scheduler.shape.max_extents
     nbytes = footprint(scheduler.shape, 0, extents)
     return Allotment(next(_revisions), 0, 0, extents, nbytes, lent=lent)

@@ -1,15 +1,15 @@
-"""Cost of a loan as `mirage why` tells it, beside its measured cost: lent and not lent by turns.
+"""Cost of a loan as `mirage why` reports it, compared with the cost that a client measures.
 
 python -m benchmarks.loans [--pairs 20] [--tokens 20] [--streams 4] [--layers 16] [--layer-mib 8]
                            [--lent 4] [--link-gb-s 1]
 
-`mirage serve` runs as a command. `chat` is a real engine of vLLM's; `code` is a light one
-(`loans_engine.py`) that computes nothing, so the rounds of both kinds differ in nothing but the
-layers that chat has lent. It lends more than hides (`decode_cap` is off): else there would be
-little to measure. In each round chat decodes the same prompts, and its client measures the time of
-a token after the first. A pair is a round of each kind, in turns the one first and the other.
-Measured is the difference within a pair; told is the time added to a token by `GET /why`, of the
-same round. Intervals are of 95 %, by Student's t over the pairs.
+`mirage serve` runs as a command. `chat` is a real engine of vLLM's. `code` is a light one
+(`loans_engine.py`) that computes nothing, so rounds with and without a loan differ only in the
+layers that chat has lent. It lends more than hides (`decode_cap` is off), because otherwise there
+would be little to measure. In each round chat decodes the same prompts, and its client measures the
+time of a token after the first. A pair has a round of each kind; the kind that is first alternates.
+The measured cost is the difference within a pair. The reported cost is the time added to a token by
+`GET /why`, in the same round. Intervals are of 95 %, by Student's t over the pairs.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ import sys
 from benchmarks.ablations import ablated
 from benchmarks.loans_engine import starting
 from mirage.cli import main
-from mirage.serve.means import Means
+from mirage.serve.launch.programs import Means
 from mirage.processes.child import start_program
 with ablated(decode_cap=False):
     main(sys.argv[1:], Means(start=starting(start_program)))
@@ -55,7 +55,9 @@ LAST_S = 100_000.0
 
 
 class Round(NamedTuple):
-    """One round: mean seconds of a token, and what was told to be added to it."""
+    """One round: mean seconds of a token, and the reported seconds by which the loan made it
+    longer.
+    """
 
     token_s: float
     told_s: float
@@ -63,7 +65,7 @@ class Round(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """A round of each kind."""
+    """One round with a loan, and one without."""
 
     lent: Round
     kept: Round
@@ -74,14 +76,14 @@ class Pair(NamedTuple):
 
 
 class Bench:
-    """The server, its operator, and the clients of chat."""
+    """The server, an operator's client, and the clients of chat."""
 
     def __init__(self, url: str, admin: AdminClient, file: Path, streams: int, tokens: int) -> None:
         self._url, self._admin, self._file = url, admin, file
         self._streams, self._tokens = streams, tokens
 
     async def pairs(self, count: int) -> list[Pair]:
-        """So many; the first round is not counted."""
+        """Measure so many pairs; the first round is not counted."""
         await self._round(lends=False)
         found = []
         for number in range(count):
@@ -119,12 +121,14 @@ class Bench:
         return int(state["tenants"].get(LENDER, {}).get("layers_remapped", 0))
 
     def _told(self) -> tuple[float, int]:
-        """Seconds that were added to tokens of chat so far, and these tokens."""
+        """Reported seconds that loans have added to tokens of chat so far, and the number of these
+        tokens.
+        """
         loans = [one for one in self._admin.why(None, LAST_S).loans if one.lender == LENDER]
         return sum(one.token_s for one in loans), max((one.tokens for one in loans), default=0)
 
     async def _stream(self, http: aiohttp.ClientSession, number: int) -> float:
-        """Mean seconds of a token after the first."""
+        """Read a stream; returns the mean seconds of a token after the first."""
         prompt = [3 + (number * 31 + at * 7) % 200 for at in range(PROMPT)]
         body = {"model": LENDER, "prompt": prompt, "max_tokens": self._tokens, "stream": True}
         body |= {"temperature": 0, "ignore_eos": True}
@@ -137,7 +141,7 @@ class Bench:
         return (times[-1] - times[0]) / (self._tokens - 1)
 
     def sentences(self) -> list[str]:
-        """Sentences on all loans."""
+        """The server's sentences on all loans."""
         return [sentence(one) for one in self._admin.why(None, LAST_S).loans]
 
 
@@ -168,7 +172,9 @@ def main() -> None:
 
 
 def write_config(folder: Path, *, layers: int, layer_mib: int, lent: int, link_gb_s: float) -> Path:
-    """Chat has as little KV memory as its longest request takes, so that it lends layers."""
+    """Write a configuration in which chat has only the KV memory of its longest request, so that it
+    lends layers.
+    """
     big, small = folder / "big", folder / "small"
     sizes: dict[str, Any] = {"layers": layers, "layer_bytes": layer_mib << 20}
     (chat,) = make_models(big, which=["llama"], **sizes).values()
@@ -187,14 +193,15 @@ def write_config(folder: Path, *, layers: int, layer_mib: int, lent: int, link_g
 
 @contextmanager
 def served(config: Path, file: Path) -> Iterator[tuple[str, AdminClient]]:
-    """Address and operators' end of a server."""
+    """Run a server while the block runs; gives its address and a client of its admin socket."""
     around = {"PYTHONPATH": str(ROOT), "LOANS_FILE": str(file)}
     with serving(config, (sys.executable, "-c", SERVE), os.environ | around) as server:
         yield server.url, AdminClient(server.socket)
 
 
 def show(pairs: Sequence[Pair]) -> None:
-    """A line for each pair, and both means with their intervals."""
+    """Print milliseconds a token: a line for each pair, then the means of the measured cost, of the
+    reported one and of their difference, each with its 95 % interval."""
     print("milliseconds a token")
     print(f"{'layers':>8} {'kept':>9} {'lent':>9} {'measured':>9} {'told':>9}")
     for one in pairs:
@@ -209,7 +216,7 @@ def show(pairs: Sequence[Pair]) -> None:
 
 
 def _interval(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and half of its interval."""
+    """Mean, and half of its 95 % interval."""
     if len(values) < 2:
         return statistics.mean(values), math.inf
     error = statistics.stdev(values) / math.sqrt(len(values))

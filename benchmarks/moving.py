@@ -1,13 +1,14 @@
-"""Models that move between simulated devices, against the same that never do.
+"""Models that move between simulated devices, compared with the same models that never move.
 
     .venv/bin/python -m benchmarks.moving [--seeds 5] [--seconds 600] [--worlds drift,constant,...]
     .venv/bin/python -m benchmarks.moving --worlds popularity --seconds 3600 --rate 6 --first 100
 
-Eight models on three devices, placed by their mean rates. Of each world and seed the same requests
-are served by three ways: `never` moves, `simulation` moves where the simulator's core finds that it
-pays, `arithmetic` where the roofline judge does. It prints points of requests within limits over
-`never`, as a mean with its interval at 95 %, and what was moved. In `popularity` requests come in
-bursts, and with lengths, of the sample trace; which model is how popular changes six times.
+Eight models are on three devices, placed by their mean rates. In each world and seed the same
+requests are served in three ways: `never` moves no model, `simulation` moves one if the simulator's
+core finds that it pays, and `arithmetic` if the roofline judge does. The program prints the points
+of requests within limits over `never`, as a mean with its 95 % interval, and the bytes and steps of
+moves. In `popularity` requests have the bursts and lengths of the sample trace, and the models'
+popularity changes six times.
 """
 
 from __future__ import annotations
@@ -79,7 +80,9 @@ def main() -> None:
 def experiment(
     world: str, moving: dict[str, Any] | None, seconds: float, rate: float
 ) -> FleetExperiment:
-    """One of `WORLDS`: loads that stay, that change, all on one device, or a loss."""
+    """Experiment of one of `WORLDS`: constant loads, loads that change at half time, all models on
+    one device at first, a device that is lost for a while, or the bursts of the sample trace.
+    """
     weights = [1 / (place + 1) for place in range(8)]
     tenants: list[dict[str, Any]] = []
     for place, weight in enumerate(weights):
@@ -114,7 +117,7 @@ def experiment(
 
 
 def changing(setup: FleetSetup, seconds: float, seed: int) -> dict[str, list[SimulatedRequest]]:
-    """Requests of each model, whose rates are dealt anew for each of `PHASES`."""
+    """Requests of each model; for each of `PHASES` the same rates are dealt to the models anew."""
     experiment, dealer = setup.experiment, random.Random(f"popularity {seed}")
     found: dict[str, list[SimulatedRequest]] = {tenant.name: [] for tenant in experiment.tenants}
     rates = [tenant.rate for tenant in experiment.tenants]
@@ -138,7 +141,7 @@ def changing(setup: FleetSetup, seconds: float, seed: int) -> dict[str, list[Sim
 
 
 class Within(FleetObserver):
-    """Counts requests within limits."""
+    """Observer of a fleet that counts the requests within limits."""
 
     def __init__(self) -> None:
         self.limits, self.kept = LatencyLimits.of_seconds(TTFT_S, TPOT_S), 0
@@ -148,7 +151,7 @@ class Within(FleetObserver):
 
 
 class WithinDevice(DeviceObserver):
-    """Tells `Within` of each answer."""
+    """Observer of a device that adds each finished request to `Within`."""
 
     def __init__(self, device: PlacedDevice, world: World, seen: Within) -> None:
         super().__init__(device, world)
@@ -162,9 +165,10 @@ class WithinDevice(DeviceObserver):
 def served(
     setup: FleetSetup, seed: int, asked: Mapping[str, list[SimulatedRequest]] | None = None
 ) -> tuple[float, Fleet]:
-    """Part of all requests that are within limits, lost ones included, and the fleet.
+    """Simulate the fleet; returns the part of all requests that are within limits, and the fleet.
 
-    What is `asked` is drawn by the seed if left out.
+    Lost requests count as not within. The requests of each model are `asked`, or drawn by the seed
+    if that is left out.
     """
     seen = Within()
     arrivals = None if asked is None else {name: iter(each) for name, each in asked.items()}
@@ -177,7 +181,9 @@ def served(
 
 
 def moved(fleet: Fleet) -> str:
-    """Words about what was moved; none for a fleet that does not."""
+    """Starts, stops and GiB loaded by the fleet's mover, as text; empty for a fleet
+    without moves.
+    """
     if fleet.mover is None:
         return ""
     starts, stops = (fleet.mover.done[verb] for verb in (MoveVerb.START, MoveVerb.STOP))

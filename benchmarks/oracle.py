@@ -1,17 +1,22 @@
-"""An oracle of each world: what fixed settings can gain there, and what the rule leaves of it.
+"""Greatest gain that fixed settings reach in random worlds, and the part that the rule reaches.
 
     .venv/bin/python -m benchmarks.oracle [--worlds 200] [--first N] [--minutes M] [--jobs J]
     .venv/bin/python -m benchmarks.oracle FILE ...
 
-Saturated worlds, that is such in which `pooled` preempts, are drawn anew each time, from the number
-that is printed. In each the rule (`mirage` as it is), the best fixed settings of the world
-(`benchmarks/fixed.py`), as much more memory as all layers are that may ever go (`layers`: no rule
-can lend more) and memory without end are held against `pooled`. Prints them by machine and by how
-it is shared, the part of the oracle's gain that the rule has, and the worlds by what the rule
-leaves. With `--trials 0` nothing is searched, and the oracle is the rule; with `--no-bounds` the
-last two are left out, which are most of the other simulations. Results are kept in
-DIR/results.jsonl as they come; a run with the same DIR goes on. With `--keep`, the worst are
-written into a folder. With FILEs, these worlds instead.
+Worlds are drawn, and only saturated ones are used, in which `pooled` preempts. The printed number
+repeats a draw (`--first`). Four ways are compared with `pooled` in each world:
+
+- the rule: `mirage` as it is;
+- the oracle: the best fixed settings of this world, found by search (`benchmarks/fixed.py`);
+- `layers`: a device that is larger by all layers that may ever go; no rule can lend more;
+- endless memory.
+
+The program prints the ways by machine and kind of sharing, the part of the oracle's gain that the
+rule reaches, and the worlds in which the rule leaves most of it. With `--trials 0` nothing is
+searched, and the oracle is the rule. `--no-bounds` leaves out `layers` and endless memory, which
+take most of the time. Results are written to DIR/results.jsonl as they come, and a run with the
+same DIR continues. `--keep FOLDER` writes the worst worlds there, as files that the program takes
+as FILEs.
 """
 
 from __future__ import annotations
@@ -40,7 +45,7 @@ from mirage.tools.simulate.command import parse_seeds
 from mirage.tools.simulate.processes import JobProcesses, Note
 
 RATES = 16.0, 80.0
-"""Requests per second of all models together."""
+"""Least and most requests per second of all models together."""
 WHO = "rule", "oracle", "layers", "endless"
 SHOWN = "tokens/s", "TTFT P99", "TPOT P99"
 
@@ -48,13 +53,16 @@ Task = tuple[int, World | None, Seeds, int, float | None, bool]
 """Number of a world, the world itself if it is given, seeds, trials, another link in GB/s, and
 True if memory for nothing is simulated."""
 Row = dict[str, Any]
-"""Findings on one world: its number, whether it is saturated, and then its figures, by `WHO`."""
+"""Findings on one world: its number, whether it is saturated, and if it is, also the world, the
+best settings, and the figures of each of `WHO`.
+"""
 
 
 def saturated(number: int, seed: int) -> World | None:
-    """The world of that number if it is one and `pooled` preempts there.
+    """World of a number; None if it is invalid or `pooled` preempts nothing there.
 
-    Every second one that does not drain leaves that to the rule, as is the default.
+    Of the worlds whose turns do not drain, those with an odd number get `drain: auto`, as is the
+    default.
     """
     world = draw(number, RATES)
     if world["sharing"].get("drain") is False and number % 2:
@@ -67,7 +75,9 @@ def saturated(number: int, seed: int) -> World | None:
 
 
 def looked_at(task: Task) -> Row:
-    """One world: the given one, or the one of that number if it is saturated."""
+    """Findings on one world, the given one or the one of that number; only the number if that one
+    is not saturated.
+    """
     number, given, seeds, trials, link, for_nothing = task
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     world = given or saturated(number, seeds.chosen_on[0])
@@ -80,7 +90,7 @@ def looked_at(task: Task) -> Row:
 
 
 def rows(asked: argparse.Namespace, known: list[Row]) -> Iterator[Row]:
-    """Findings on worlds that nobody has looked at, until there are enough, or the time is over."""
+    """Findings on worlds without findings yet, until there are enough or the time is over."""
     until = time.monotonic() + asked.minutes * 60
     seen = {row["number"] for row in known}
     missing = asked.worlds - sum(row["saturated"] for row in known)
@@ -97,7 +107,9 @@ def rows(asked: argparse.Namespace, known: list[Row]) -> Iterator[Row]:
 
 
 def in_processes(tasks: Iterable[Task], jobs: int) -> Iterator[Row]:
-    """`looked_at` of each task, in order, by `jobs` processes, which end with the iterator."""
+    """Results of `looked_at` for each task, in order, by `jobs` processes, which end with the
+    iterator.
+    """
     if jobs == 1:
         yield from map(looked_at, tasks)
         return
@@ -110,7 +122,7 @@ def _looked_at(task: Task, note: Note) -> Row:
 
 
 def kind(world: World) -> str:
-    """``h100, in turns that drain``."""
+    """Name of a kind of world, as ``h100, in turns that drain``."""
     sharing = world["sharing"]
     how = "at once"
     if sharing["mode"] == "temporal":
@@ -126,7 +138,9 @@ def regret(row: Row) -> float:
 
 
 def share(found: list[Row]) -> float | None:
-    """The part of the oracle's gain in tokens a second that the rule has; None if there is none."""
+    """Part of the oracle's gain in tokens a second over `pooled` that the rule has, by mean
+    logarithms; None if the oracle gains nothing.
+    """
     gains = [[log(row[who]["tokens/s"]) for row in found] for who in ("rule", "oracle")]
     ours, most = map(sum, gains)
     return ours / most if most > 0.001 * len(found) else None
@@ -143,7 +157,7 @@ def head(found: list[Row]) -> str:
 
 
 def line(title: str, found: list[Row], more: str = "") -> str:
-    """A row of a table under `head`: geometric means."""
+    """A row of a table under `head`: geometric means over the found worlds."""
     cells = []
     for who in held(found):
         every = [exp(_logs(found, who, name).value) for name in SHOWN]
@@ -154,7 +168,7 @@ def line(title: str, found: list[Row], more: str = "") -> str:
 
 
 def report(found: list[Row], shown: int) -> None:
-    """All tables."""
+    """Print all tables."""
     kinds: dict[str, list[Row]] = defaultdict(list)
     for row in found:
         kinds[kind(row["world"])].append(row)
@@ -172,7 +186,9 @@ def report(found: list[Row], shown: int) -> None:
 
 
 def spread(found: list[Row], who: str) -> str:
-    """Geometric means with their intervals, and the worlds that miss what is aimed at."""
+    """Text of the geometric means of `who` (see `WHO`) over the worlds, with their intervals, and
+    of the number of worlds that miss the aims.
+    """
     words = []
     for name in SHOWN:
         logs = _logs(found, who, name)
@@ -191,7 +207,9 @@ def _logs(found: list[Row], who: str, name: str) -> intervals.Mean:
 
 
 def keep(row: Row, folder: Path) -> None:
-    """Write a world, and what the rule and the best fixed settings did there."""
+    """Write a world, the best fixed settings, and the figures there of all in `WHO`
+    that have some.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     name = f"{row['world']['title'].replace(' ', '-')}.yaml"
     kept = {key: row[key] for key in ("world", "settings", *held([row]))}
@@ -199,7 +217,9 @@ def keep(row: Row, folder: Path) -> None:
 
 
 def stored(file: Path) -> list[Row]:
-    """Findings that are in the file already. A line that was cut short is none."""
+    """Findings in the file, one a line; none if the file does not exist. A last line that was cut
+    short is skipped.
+    """
     if not file.exists():
         return []
     written = file.read_text().split("\n")

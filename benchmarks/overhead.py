@@ -1,11 +1,11 @@
-"""Cost of being elastic while nothing is remapped: step time against plain vLLM.
+"""Overhead of an elastic engine while nothing is remapped: its step time over plain vLLM's.
 
 python benchmarks/overhead.py [--rounds N]
 
-Two engines live in this process, plain vLLM and ours (no layer remapped, KV cache not growing),
-with the same linear kernels, and take turns of ten decode steps each, so that a drift of the
-machine meets both. Printed: the median step of each, in milliseconds, and the median of the
-ratios of neighbouring turns.
+Two engines live in this process: plain vLLM, and MIRAGE's with no layer remapped and a KV cache
+that does not grow. Both have the same linear kernels. They alternate, ten decode steps each, so
+that a drift of the machine affects both. The program prints the median step of each, in
+milliseconds, and the median ratio of neighbouring turns.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BLOCKS = 1024
 
 
 def fill(llm: Any, sequences: int, tokens: int) -> None:
-    """Start `sequences` requests and run until all of them decode."""
+    """Start `sequences` requests, run until all of them decode, and then `TURN` steps more."""
     from vllm import SamplingParams
 
     params = SamplingParams(max_tokens=tokens, temperature=0, ignore_eos=True, detokenize=False)
@@ -42,7 +42,7 @@ def fill(llm: Any, sequences: int, tokens: int) -> None:
 
 
 def turn(llm: Any) -> float:
-    """Median seconds of one step in a turn."""
+    """Run `TURN` steps; returns their median seconds."""
     times = []
     for _ in range(TURN):
         start = time.perf_counter()
@@ -52,13 +52,13 @@ def turn(llm: Any) -> float:
 
 
 def drain(llm: Any) -> None:
-    """Run what is left."""
+    """Run until no request is left."""
     while llm.llm_engine.has_unfinished_requests():
         llm.llm_engine.step()
 
 
 def compare(plain: Any, ours: Any, sequences: int, rounds: int) -> None:
-    """One row of the table."""
+    """Measure both engines with so many sequences, and print a row of the table."""
     for llm in (plain, ours):
         fill(llm, sequences, tokens=(rounds + 2) * TURN)
     pairs = []

@@ -1,6 +1,8 @@
-"""A server whose times are known: the first token of each request comes after `FIRST_S`, each
-further one `GAP_S` later, whatever else is asked. It computes nothing, so that clients which
-measure it can be compared by what they measure and not by what they leave of the machine.
+"""A server with known times, for the comparison of clients.
+
+The first token of each request comes after `FIRST_S`, and each further one `GAP_S` later, whatever
+else is requested. It computes nothing, so that differences between clients are those of the
+clients, not of the processor time that they leave to the server.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ ABOUT = {"id": "cmpl-0", "object": "text_completion", "created": 0, "model": "pa
 
 
 def paced(model: str) -> AbstractContextManager[str]:
-    """Its address, while it runs in a process of its own."""
+    """Run the server in a process of its own while the block runs; yields its address."""
 
     async def models(_: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [{"id": model, "root": model}]})
@@ -29,7 +31,7 @@ def paced(model: str) -> AbstractContextManager[str]:
 
 
 async def _stream(request: web.Request) -> web.StreamResponse:
-    """As many tokens as are asked for; a prompt has as many as characters."""
+    """Stream as many tokens as are asked for; a prompt counts as many tokens as characters."""
     start = perf_counter()
     body = await request.json()
     response = await streamed(request)

@@ -2,9 +2,10 @@
 
 python benchmarks/pictures.py out/demo-tiers/report.json docs/pictures/demo-tiers prompts turns
 
-writes docs/pictures/demo-tiers-prompts.png: tokens of prompts computed, and found again by where
-they lay, over the seconds of each policy's first run; and -turns.png: TTFT of the turns. `memory`
-is what each tenant holds of the device.
+This writes docs/pictures/demo-tiers-prompts.png, with the tokens of prompts that were computed, and
+of those that were found, by their place, over the seconds of each policy's first run; and
+docs/pictures/demo-tiers-turns.png, with TTFT of the turns. `memory` shows the device memory of each
+tenant.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ TURNS = {"ttft_first_ms": "First turns, ms", "ttft_later_ms": "Later turns, ms"}
 
 
 def timeline(kept: Mapping[str, Any]) -> RecordedTimeline:
-    """As the replay had it, from what its report keeps."""
+    """Timeline of a replay, rebuilt from its report."""
 
     def sample(number: int) -> dict[str, TenantSample]:
         found = {}
@@ -44,7 +45,9 @@ def timeline(kept: Mapping[str, Any]) -> RecordedTimeline:
 
 
 def turns(columns: Sequence[Mapping[str, Any]]) -> Figure:
-    """P50 (dot) and P99 (line) of each policy, further left is better."""
+    """Picture of the times to a first token of each policy, P50 (dot) and P99 (line); further left
+    is better.
+    """
     policies = [column["policy"] for column in columns]
     figure, (cells,) = grid(1, 2, height=1.6, sharex="all", sharey="all")
     for axes, (key, title) in zip(cells, TURNS.items(), strict=True):

@@ -1,12 +1,12 @@
-"""Gain of bringing blocks up from a disk while their request waits for a slot.
+"""Gain of loading blocks from a disk while their request waits for a slot.
 
-    .venv/bin/python benchmarks/prefetch.py [--disk-ms 30] [--tokens 512] [--rounds 7]
+    .venv/bin/python benchmarks/prefetch.py [--disk-ms 30] [--tokens 400] [--rounds 7]
 
-A real engine with one slot above the real pool and a real folder, of which two blocks are read side
-by side and each takes `--disk-ms` more. One request has the slot; the prompt of the next one lies
-on the disk. With prefetch its blocks come up while it waits, without when the scheduler reaches it.
-Prints medians of the time from the free slot to the first token, in rounds that alternate, and what
-it takes with nothing stored.
+A real engine with one slot uses the real pool and a real folder, from which two blocks are read at
+a time; each read is made `--disk-ms` longer. One request has the slot, and the blocks of the next
+one's prompt are on the disk. With prefetch they are loaded while that request waits; without, when
+the scheduler reaches it. The program prints medians of the time from the free slot to the first
+token, in rounds that alternate, and the same with nothing stored.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ BUSY_TOKENS = 250
 
 
 def first_token_s(engine: Any, prompt: list[int], seed: int) -> float:
-    """Seconds from the end of the request before to the prompt's first token."""
+    """Seconds from the end of a request in the only slot to the first token of the prompt that
+    waits for it.
+    """
     core = engine.llm.llm_engine
     (busy,) = engine.prompts(1, 20, seed=seed)
     add(engine, "busy", busy, BUSY_TOKENS)
@@ -51,13 +53,17 @@ def first_token_s(engine: Any, prompt: list[int], seed: int) -> float:
 
 
 def reached_only(engine: Any) -> Iterable[str]:
-    """Requests that the scheduler has come by: without prefetch nothing rises before."""
+    """Names of fetches whose requests the scheduler has reached. As the tiers' queue this begins no
+    other load, so nothing is prefetched.
+    """
     fetches = engine.tiers.manager._fetches
     return [name for name, fetch in fetches.items() if fetch.asked_s is not None]
 
 
 def one_round(engine: Any, prompt: list[int], seed: int) -> dict[str, float]:
-    """Seconds of each way, one after the other."""
+    """Seconds to the prompt's first token with prefetch, without it, and if the
+    prompt is computed.
+    """
     pool, ahead = engine.pool, engine.tiers.queue
     found = {}
     for name, queue in (("prefetch", ahead), ("without", lambda: reached_only(engine))):

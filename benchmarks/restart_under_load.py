@@ -5,10 +5,10 @@ python -m benchmarks.restart_under_load [--rounds 3] [--clients 1] [--tokens 64]
 A round is a server of the demonstration's three models. The first one's engine core is killed
 (SIGKILL) without any load, which gives the seconds of a restart of an idle server; then all three
 get streams without a pause, and the core is killed again. Seconds of a restart are those of the
-server's own line, without the pause before it. Printed of the other tenants: requests that failed
-from the kill until the engine serves again; the time per output token of streams that lie wholly
-in that time, against that of the calm seconds before; median and P99 of both. The last lines have
-the medians over all rounds, beside the aims: no failed request, 1.5 times, 10 s.
+server's own line, without the pause before it. Of the other tenants the program prints the requests
+that failed from the kill until the engine serves again, and median and P99 of the time per output
+token, of streams that lie wholly in that time and of those in the calm seconds before. The last
+lines have the medians over all rounds, beside the aims: no failed request, 1.5 times, 10 s.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class TimedStream(NamedTuple):
     begun: float
     ended: float
     token_s: float
-    """Seconds per output token behind the first."""
+    """Seconds per output token after the first."""
     kind: str
 
 
 class Streams:
-    """Clients that have one stream after the other, without a pause, while they run."""
+    """Clients of all tenants, each with one stream after the other and no pause between them."""
 
     def __init__(self, url: str, tokens: int) -> None:
         self._url, self._tokens = url, tokens
@@ -53,12 +53,12 @@ class Streams:
         self._work: list[asyncio.Task[None]] = []
 
     def begin(self, clients: int) -> None:
-        """So many of each tenant."""
+        """Start `clients` clients of each tenant."""
         each = [name for name in NAMES for _ in range(clients)]
         self._work = [asyncio.create_task(self._client(name)) for name in each]
 
     async def stop(self) -> None:
-        """End them all, and what they wait for."""
+        """End all clients and their requests."""
         for task in self._work:
             task.cancel()
         await asyncio.gather(*self._work, return_exceptions=True)
@@ -91,19 +91,23 @@ class Streams:
         return OK, (times[-1] - times[0]) / (self._tokens - 1)
 
     def between(self, begin: float, end: float) -> list[TimedStream]:
-        """Streams of the others that lie wholly in that time, or failed in it."""
+        """Streams of the tenants whose engine is not killed, from `begin` to `end`: those that lie
+        wholly between, and those that failed there.
+        """
         others = (one for one in self.ended if one.tenant != NAMES[0] and begin <= one.ended <= end)
         return [one for one in others if one.begun >= begin or one.kind != OK]
 
 
 class Cost(NamedTuple):
-    """Outcome of one round; seconds."""
+    """Outcome of one round: seconds of both restarts, failed requests of the other tenants, and
+    their times.
+    """
 
     idle_s: float
     loaded_s: float
     failed: int
     calm: list[float]
-    """Time per output token of each stream before the kill."""
+    """Seconds per output token of each stream before the kill."""
     meanwhile: list[float]
     """The same from the kill until the engine serves again."""
 
@@ -124,12 +128,14 @@ class Cost(NamedTuple):
 
 
 def late(times: list[float]) -> float:
-    """The 99th percentile."""
+    """99th percentile of some times."""
     return sorted(times)[min(len(times) - 1, int(0.99 * len(times)))]
 
 
 async def suffer(folder: Path, kind: str, clients: int, tokens: int) -> Cost:
-    """One round: load, a restart, and the requests that fail."""
+    """Measure one round: a restart while idle, one under load, and the streams that fail meanwhile.
+    The restarted engine starts `kind`: "warm" (as a fork) or "cold".
+    """
     config = written(folder, list(NAMES), warm=kind == "warm")
     with StartedServer(folder, config) as server:
         await asyncio.to_thread(server.wait_ready)
@@ -153,7 +159,9 @@ async def suffer(folder: Path, kind: str, clients: int, tokens: int) -> Cost:
 
 
 async def killed(server: StartedServer, before: int) -> None:
-    """Kill the first one's core after so many starts, and wait until it serves again."""
+    """Kill the first tenant's core, which has started `before` times, and wait until it is ready
+    again.
+    """
     core_of(server.process.pid, NAMES[0]).kill()
     await asyncio.to_thread(server.wait_started, NAMES[0], before + 1)
 

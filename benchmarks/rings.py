@@ -2,8 +2,8 @@
 
     .venv/bin/python benchmarks/rings.py [COMMIT ...]
 
-Counts what each COMMIT holds, HEAD if none is named. Files of commits from before the rings were
-apart count where they are now.
+The lines of each COMMIT are counted, by default of HEAD. Files of commits from before the rings
+were separated count where they are now.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COUNTED = (".py", ".j2")
 
 
 def lines(commit: str) -> Counter[str]:
-    """Lines by ring. Raises `subprocess.CalledProcessError` for what is no commit."""
+    """Lines by ring. Raises `subprocess.CalledProcessError` if there is no such commit."""
     command = ["git", "archive", "--format=tar", commit]
     packed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True).stdout
     found: Counter[str] = Counter(dict.fromkeys(RINGS, 0))
@@ -43,7 +43,7 @@ def lines(commit: str) -> Counter[str]:
 
 
 def ring(path: str) -> str:
-    """The ring of a file. Raises `ValueError` for one that is in none."""
+    """Ring of a file. Raises `ValueError` for a file that is in no ring."""
     for name, begins in RINGS.items():
         if re.match(begins, path):
             return name

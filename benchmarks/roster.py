@@ -1,16 +1,21 @@
-"""More models than fit, in worlds drawn at random: the roster beside other ways.
+"""Roster compared with other ways to serve more models than fit, in random worlds.
 
     .venv/bin/python -m benchmarks.roster [--worlds 20] [--seed 0] [--ways A,B] [FILE ...]
 
-A world is a machine, 5 to 50 models whose popularity falls by Zipf's law, and their load. In each,
-the same requests are served in several ways. `roster` lets models sleep by giving their layers
-away; `swap-models` ends one process to start another, from host memory, with the time that ours
-takes, with running requests after `busy_s` or after as long as its own way out and back takes, and
-spares nothing; `swap-long` does so by the roster's own rules, which give it turns of a minute;
-`sleep` copies all weights out and in, as vLLM's level 1 does; `subset` serves the most popular
-that fit, and nobody else. All move memory between those that are awake by policy mirage. Prints
-each world, the means of roster over each other way with 95 % intervals, and the worst worlds with
-what repeats them.
+A world is a machine, 5 to 50 models whose popularity falls by Zipf's law, and their load. Each way
+serves the same requests:
+
+- `roster`: models sleep by giving their layers away;
+- `swap-models`: one process ends and another starts, from host memory, in the time that a start
+  takes here. A process with running requests ends after `busy_s`, or after the time that its own
+  way out and back takes; a model that comes leaves nothing free for others;
+- `swap-long`: the same by the roster's rules, which give a model turns of a minute;
+- `sleep`: all weights are copied out and in, as by vLLM's sleep level 1;
+- `subset`: the most popular models that fit are served, and no others.
+
+In all ways policy mirage moves memory between the models that are awake. The program prints each
+world, the means of `roster` over each other way with 95 % intervals, and the worst worlds with the
+words that repeat them.
 """
 
 from __future__ import annotations
@@ -33,10 +38,11 @@ from mirage.tools.report import intervals
 from mirage.tools.simulate.command import parse_seeds
 
 LEAST = 0.98
-"""Part of another way's tokens a second, or requests within limits, under which roster is worse."""
+"""Ratio of the roster's tokens a second, or requests within limits, to another way's, under which
+the roster counts as worse."""
 WORST = 10
 FIRST_OF_SEED = 1_000_000
-"""Number of the first world of a seed, over the seed."""
+"""Number of the first world that a seed draws, divided by the seed."""
 HEAD = (
     "| world | way | tokens/s | TTFT P50 s | TTFT P99 s | within limits |\n"
     "|---|---|---:|---:|---:|---:|"
@@ -44,27 +50,29 @@ HEAD = (
 
 
 class WorldServed(NamedTuple):
-    """One world, and what became of it by each way."""
+    """One world, and its figures by each way of serving it."""
 
     title: str
     again: str
-    """Arguments that repeat it."""
+    """Arguments of the program that repeat this world."""
     found: Mapping[str, Figures]
 
 
 def row(title: str, way: str, f: Figures) -> str:
-    """One of the table under `HEAD`."""
+    """One row of the table under `HEAD`."""
     times = f"{f.ttft_p50_ms / 1e3:.2f} | {f.ttft_p99_ms / 1e3:.2f}"
     return f"| {title} | {way} | {f.tokens_s:.0f} | {times} | {f.within:.3f} |"
 
 
 def ratio(ours: float, other: float) -> float:
-    """Ours over the other's; 1 if both are nothing."""
+    """Quotient of our figure and the other's: 1 if both are zero, infinity if only
+    the other's is.
+    """
     return ours / other if other else 1.0 if not ours else float("inf")
 
 
 def summary(every: Sequence[WorldServed]) -> dict[str, dict[str, object]]:
-    """Print how roster compares with each other way, and where it does worst; the same as data."""
+    """Print and return how the roster compares with each other way, and where it does worst."""
     others = [name for name in every[0].found if name != OURS]
     return {way: _beside(way, every) for way in others}
 
@@ -99,7 +107,7 @@ def _beside(way: str, every: Sequence[WorldServed]) -> dict[str, object]:
 
 
 def bounds(values: Sequence[float]) -> list[float]:
-    """The mean, and the ends of its 95 % interval; the mean three times for one value."""
+    """Mean and the ends of its 95 % interval; the mean three times for a single value."""
     found = intervals.mean(values)
     half = found.half or 0.0
     return [found.value, found.value - half, found.value + half]
@@ -111,14 +119,17 @@ def _told(ends: Sequence[float], form: str = ".3f") -> str:
 
 
 def simulated(ways: Sequence[str], asked: tuple[World, str, int]) -> WorldServed:
-    """A world by each way; it is repeated by the arguments given with it."""
+    """Simulate a world by each of `ways` (`benchmarks.roster_worlds.WAYS`); returns the figures,
+    with the arguments that repeat the world."""
     world, again, seed = asked
     title = f"{world['title']}, seed {seed} ({about(world)})"
     return WorldServed(title, again, {way: served(world, way, seed) for way in ways})
 
 
 def worlds(asked: argparse.Namespace) -> Iterator[tuple[World, str, int]]:
-    """Worlds to be simulated, with the arguments that repeat each."""
+    """Worlds to simulate, from files or drawn, once for each seed: world, arguments that repeat it,
+    and seed.
+    """
     named = ((yaml.safe_load(file.read_text()), str(file)) for file in asked.files)
     first = FIRST_OF_SEED * asked.seed if asked.first is None else asked.first
     trace = f" --trace {asked.trace}" if asked.trace else ""

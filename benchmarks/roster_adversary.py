@@ -1,12 +1,13 @@
-"""An optimiser that looks for the world in which the roster does worst beside `swap-models`.
+"""Search for the world in which the roster is worst compared with `swap-models`, by an optimiser.
 
     .venv/bin/python -m benchmarks.roster_adversary [--minutes 10] [--seed 0] [--output DIR]
 
-Varied are what `benchmarks/roster_worlds.py` draws, the link's speed, and what sleeps, wakes, stops
-and starts take. Optuna's TPE sampler proposes, the simulator judges by tokens a second; where one
-run is under 0.98 of them, the median of three seeds decides. What was tried is kept in
-DIR/adversary.log and gone on with; worlds that are worse in the median are written into DIR, for
-`python -m benchmarks.roster FILE`. Prints the worst.
+The search varies the properties that `benchmarks/roster_worlds.py` draws, the link's speed, and the
+times of sleeps, wakes, stops and starts. Optuna's TPE sampler proposes worlds, and the simulator
+judges them by tokens a second. If one run is below 0.98 of those of `swap-models`, the median of
+three seeds decides. Tried worlds are kept in DIR/adversary.log, from which a later run continues.
+Worlds that are worse in the median are written into DIR, for `python -m benchmarks.roster FILE`.
+The program prints the worst.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ SEEDS = 0, 1, 2
 
 
 def propose(trial: optuna.Trial) -> World:
-    """A world out of what the sampler suggests."""
+    """Make a world of the sampler's suggestions."""
     count = trial.suggest_int("models", *COUNTS, log=True)
     exponent = trial.suggest_float("zipf", *ZIPF)
     total = trial.suggest_float("rate", *RATES, log=True)
@@ -65,13 +66,18 @@ def propose(trial: optuna.Trial) -> World:
 
 
 def ratios(world: World, seed: int) -> tuple[float, float]:
-    """Tokens a second, and requests within limits, over the other way's."""
+    """Ratios of the roster to the other way: of tokens a second, and of requests within limits."""
     ours, other = served(world, OURS, seed), served(world, OTHER, seed)
     return ratio(ours.tokens_s, other.tokens_s), ratio(ours.within, other.within)
 
 
 def judge(trial: optuna.Trial, folder: Path) -> float:
-    """Badness of one proposed world, over 1 where it is worse. One that does not fit is pruned."""
+    """Badness of one proposed world; if it is above 1 the roster has too few tokens a second, and
+    the world is written to the folder.
+
+    Raises `TrialPruned` for a world that does not fit. One that looks bad is judged by the medians
+    over all seeds.
+    """
     world = propose(trial)
     try:
         tokens, within = ratios(world, SEEDS[0])

@@ -40,13 +40,13 @@ WAYS: Mapping[str, Variant] = {
     "subset": Variant("subset", Policy.MIRAGE, coming=Coming(sleeps=False)),
 }
 COUNTS = 5, 50
-"""Models."""
+"""Least and most models of a world."""
 ZIPF = 0.7, 1.6
-"""Exponents."""
+"""Least and greatest exponent of Zipf's law."""
 RATES = 0.5, 8.0
-"""Requests a second of all models together."""
+"""Least and most requests a second of all models together."""
 TTFT_S, TPOT_S = 5.0, 0.2
-"""Limits of a request."""
+"""Limits of a request's TTFT and TPOT, in seconds."""
 
 
 class Figures(NamedTuple):
@@ -60,7 +60,9 @@ class Figures(NamedTuple):
 
 
 def draw(number: int, requests: int, trace: Path | None = None) -> World:
-    """The world of that number; it may be one in which a model does not fit."""
+    """Draw the world of a number, with the load of a trace if there is one; a model may be too
+    large for its machine.
+    """
     rng = random.Random(f"roster {number}")
     count = round(exp(rng.uniform(log(COUNTS[0]), log(COUNTS[1]))))
     exponent = rng.uniform(*ZIPF)
@@ -82,7 +84,7 @@ def draw(number: int, requests: int, trace: Path | None = None) -> World:
 
 
 def world_of(title: str, machine: str, tenants: list[World], asked: World) -> World:
-    """A world's content."""
+    """Experiment's content for a machine, its tenants and their load."""
     return {
         "title": title,
         "hardware": machine,
@@ -108,13 +110,13 @@ def drawn(first: int, requests: int, trace: Path | None = None) -> Iterator[Worl
 
 
 def setup(world: World) -> Setup:
-    """A world's content, looked up."""
+    """Setup of a world, which also knows the ways and variants as policies."""
     return Setup(Experiment.model_validate(world), known={**VARIANTS, **WAYS})
 
 
 @dataclass
 class Judged(Observer):
-    """Counts requests within limits."""
+    """Observer that counts the finished requests within limits."""
 
     world: SimulatedWorld
     within: int = 0
@@ -127,7 +129,7 @@ class Judged(Observer):
 
 
 def served(world: World, way: str, seed: int) -> Figures:
-    """One run."""
+    """Simulate a world by one way; returns its figures."""
     made = setup(world)
     arrivals = workload.requests(made, seed)
     if way == "subset":
@@ -150,14 +152,16 @@ def served(world: World, way: str, seed: int) -> Figures:
 
 
 def _awake(made: Setup) -> set[str]:
-    """Models that are awake when a world begins, none of them asleep."""
+    """Names of the models that are awake when a world begins. In the way `subset` only these are
+    served.
+    """
     (domain,) = build.world(made, WAYS["subset"], 0).domains
     assert isinstance(domain, RosteredDomain)
     return {n for n, m in domain.roster.members.items() if m.state is LifeState.READY}
 
 
 def about(world: World) -> str:
-    """``h100, 12 models, 3.1/s, poisson``."""
+    """Short text on a world, as ``h100, 12 models, 3.1/s, poisson sharegpt``."""
     rate = sum(tenant["rate"] for tenant in world["tenants"])
     kind = f"{world['workload']['arrivals']} {world['workload']['lengths']}"
     return f"{world['hardware']}, {len(world['tenants'])} models, {rate:.1f}/s, {kind}"

@@ -1,11 +1,11 @@
-"""Processor time of the router for a request and for a chunk, beside a bare proxy's.
+"""Processor time of the router for a request and for a chunk of a stream, and that of a bare proxy.
 
 python benchmarks/router_cost.py [--rounds 7] [--requests 2000] [--streams 100] [--chunks 100]
 
-One dummy backend on a Unix socket, and before it our router, in its own process as `mirage serve`
-has it, and a proxy of forty lines that does nothing but pass on (aiohttp over uvloop). Rounds of
-both alternate, so that a busy machine is busy for both; medians are compared. Time of a chunk is
-what streams take beyond as many requests. Chunks of one stream are 20 ms apart.
+Before one dummy backend on a Unix socket are the router, in its own process as under `mirage
+serve`, and a proxy of forty lines that only passes requests on (aiohttp over uvloop). Their rounds
+alternate, so that a busy machine affects both, and medians are compared. The time of a chunk is the
+time of streams beyond that of as many requests. Chunks of one stream are 20 ms apart.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from mirage.control.roster.roster import Roster
 from mirage.control.roster.states import LifeState
 from mirage.processes.reaper_client import ReaperClient
 from mirage.serve.access.forms import NO_KEYS
-from mirage.serve.registry import Registry, TenantServer
+from mirage.serve.registry.registry import Registry, TenantServer
 from mirage.serve.roster.attendance import Attendance
 from mirage.serve.routed.messages import RouterWelcome
 from mirage.serve.routing.desk import RouterDesk
@@ -55,7 +55,9 @@ PROMPT = "A prompt of a hundred tokens or so. " * 14
 
 
 async def backend(path: str) -> None:
-    """Answer, at once or by as many chunks as are asked for."""
+    """Serve at a Unix socket: answer each request immediately, or as a stream of as many chunks as
+    it has `max_tokens`.
+    """
 
     async def answer(request: web.Request) -> web.StreamResponse:
         asked = await request.json()
@@ -74,7 +76,9 @@ async def backend(path: str) -> None:
 
 
 async def bare(path: str, port_of: str) -> None:
-    """Pass on, and nothing else."""
+    """Serve for ever as a proxy that only passes requests on to the Unix socket `path`. Its own
+    port is written to the file `port_of`.
+    """
     http = aiohttp.ClientSession(
         connector=aiohttp.UnixConnector(path, limit=0), auto_decompress=False
     )
@@ -101,7 +105,9 @@ async def _listen(
     path: str = "",
     port_of: str = "",
 ) -> None:
-    """Serve for ever at a Unix socket, or at a port that is written to a file."""
+    """Serve for ever at the Unix socket `path`, or else at a free port, which is written to the
+    file `port_of`.
+    """
     app = web.Application()
     app.router.add_post(ROUTE, answer)
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
@@ -121,7 +127,8 @@ def _main(which: str, words: tuple[str, ...]) -> None:
 
 @contextlib.contextmanager
 def process(which: str, *words: str) -> Iterator[BaseProcess]:
-    """A process, ended with the block."""
+    """Run a process while the block runs, and kill it at the end; `which` is "backend" or "bare",
+    and `words` its arguments."""
     made = multiprocessing.get_context("spawn").Process(
         target=_main, args=(which, words), daemon=True
     )
@@ -142,7 +149,7 @@ def cpu_s(pid: int) -> float:
 
 
 class Proxy(NamedTuple):
-    """One of the two."""
+    """One of the two measured proxies: the router or the bare one."""
 
     name: str
     url: str
@@ -150,7 +157,7 @@ class Proxy(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """Microseconds of a processor."""
+    """Processor time of a proxy in microseconds, for a request and for a chunk."""
 
     request: float
     chunk: float
@@ -158,7 +165,9 @@ class Cost(NamedTuple):
 
 @contextlib.asynccontextmanager
 async def router(folder: Path, path: Path) -> AsyncIterator[Proxy]:
-    """Our router before the backend."""
+    """Run our router in front of the backend at the socket `path`, in its own process, while the
+    block runs.
+    """
     backends = {"a": TenantServer("a", path, 4096, LifeState.READY, missed=False)}
     registry = Registry(Policy.MIRAGE, 1 << 30, backends)
     desk = RouterDesk(registry, Attendance(Roster(1 << 30), None), HANG_S)  # type: ignore[arg-type]
@@ -209,7 +218,7 @@ async def requests(http: aiohttp.ClientSession, url: str, count: int) -> None:
 
 
 async def measured(proxy: Proxy, options: argparse.Namespace) -> Cost:
-    """One round."""
+    """Measure one round of a proxy: requests without streams, and then streams."""
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector) as http:
         await requests(http, proxy.url, 4 * AT_ONCE)

@@ -2,10 +2,10 @@
 
 python -m benchmarks.scrape_cost [--engines 8] [--scrapes 20] [--histograms 24] [--plain 40]
 
-Engines are one process that answers at a socket for each, with as many families as vLLM has. The
-router is in a process of its own, as `mirage serve` has it; the supervisor is this one. Printed are
-processor time of the router and the clock's time for a scrape that asks all of them, for one
-shortly after another, and with an engine that never answers.
+One process stands for all engines. It answers at a socket for each, with as many metric families as
+vLLM has. The router has a process of its own, as under `mirage serve`; the supervisor is this
+process. The program prints processor and wall time of three kinds of scrape: one that asks all
+engines, one shortly after another, and one with an engine that never answers.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from mirage.control.roster.states import LifeState
 from mirage.processes.reaper_client import ReaperClient
 from mirage.protocol import Report
 from mirage.serve.access.forms import NO_KEYS
-from mirage.serve.registry import Registry, TenantServer
-from mirage.serve.resizing import Resize
+from mirage.serve.registry.registry import Registry, TenantServer
 from mirage.serve.roster.attendance import Attendance
 from mirage.serve.routed.messages import RouterWelcome
+from mirage.serve.routed.resizing import Resize
 from mirage.serve.router.asked_source import FRESH_S
 from mirage.serve.routing.desk import RouterDesk
 from mirage.serve.routing.inner import InnerServer
@@ -51,7 +51,7 @@ BUCKETS = [step * 10.0**power for power in range(-3, 3) for step in (1, 2.5, 5)]
 
 
 def told(model: str, histograms: int, plain: int) -> bytes:
-    """Metrics in vLLM's form."""
+    """Metrics of one engine, as text in vLLM's form."""
     registry = CollectorRegistry()
     own = {"model_name": model, "engine": "0"}
     for number in range(plain):
@@ -67,7 +67,7 @@ def told(model: str, histograms: int, plain: int) -> bytes:
 
 
 async def engines(folder: Path, count: int, histograms: int, plain: int) -> None:
-    """Answer at a socket for each model, for ever."""
+    """Answer at one socket for each model, for ever."""
     for number in range(count):
         text = told(f"model-{number}", histograms, plain)
 
@@ -84,7 +84,7 @@ async def engines(folder: Path, count: int, histograms: int, plain: int) -> None
 
 
 class Scraped(NamedTuple):
-    """One scrape: milliseconds of the router's processor, of the clock, and bytes."""
+    """Cost of one scrape: milliseconds of the router's processor and of the clock, and bytes."""
 
     cpu: float
     wall: float
@@ -93,7 +93,7 @@ class Scraped(NamedTuple):
 
 @asynccontextmanager
 async def router(folder: Path, count: int) -> AsyncIterator[tuple[str, int]]:
-    """URL and process of a router before the engines."""
+    """Run a router in front of the engines while the block runs; yields its URL and process id."""
     backends = {
         f"model-{n}": TenantServer(
             f"model-{n}", folder / f"{n}.sock", 4096, LifeState.READY, missed=False
@@ -140,7 +140,9 @@ async def _no_resize(wanted: Resize) -> None:
 
 
 async def scrapes(url: str, pid: int, count: int, apart_s: float) -> list[Scraped]:
-    """One after the other; the first one, which connects, is left out."""
+    """Costs of so many scrapes, `apart_s` after each other, without the first one,
+    which connects.
+    """
     found = []
     async with aiohttp.ClientSession() as http:
         for _ in range(count + 1):
@@ -181,7 +183,7 @@ async def measured(options: argparse.Namespace, folder: Path) -> None:
 
 @contextmanager
 def process(*words: object) -> Iterator[BaseProcess]:
-    """Engines in a process of their own, ended with the block."""
+    """Run all engines in one process of their own while the block runs."""
     made = multiprocessing.get_context("spawn").Process(target=_run, args=words, daemon=True)
     made.start()
     try:

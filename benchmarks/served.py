@@ -35,7 +35,8 @@ def serving(
     options: Sequence[str] = (),
     ready_s: float = READY_S,
 ) -> Iterator[ServedCommand]:
-    """Serve `config`, in whose folder log and ready file lie; None is this process's environment.
+    """Run a server of `config` while the block runs; gives its process, address and socket. Log and
+    ready file lie beside `config`. Without `environment` it has this process's.
 
     Raises `SystemExit` with the log if the server ends, or is not ready in `ready_s` seconds.
     """

@@ -1,14 +1,14 @@
-"""Restart of an engine whose share others have borrowed: with all its memory, or without, in turn.
+"""Restart of an engine whose share is lent: with its whole share and hollow, alternated.
 
 python -m benchmarks.short_start [--rounds 3] [--streams 12] [--tokens 600]
 
 Two of the demonstration's models have half of a device each. One of them gets more streams than the
-device has KV cache for, which takes layers of the other, which is idle. Then the core of that other
-one is killed (SIGKILL), and it is asked for a text at once. "whole" waits until its share is free,
-as where a start needs all parameters in memory; "hollow" starts once the least is free with which
-the engine serves. Printed are seconds from the kill to that text, seconds of the start itself, the
-time per output token of streams that ended before the kill and of those that ran at it, whether
-all texts are the same, and how the server says that the start began.
+device has KV cache for, which takes layers of the other, an idle one. Then the core of the idle
+model's engine is killed (SIGKILL), and the model immediately gets a request. "whole" waits until
+its share is free, as where a start needs all parameters in memory; "hollow" starts once the least
+is free with which the engine serves. The program prints the seconds from the kill to the text, the
+seconds of the start itself, the time per output token of streams that ended before the kill and of
+those that ran at it, whether all texts are the same, and the server's line about the start.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ PROGRAMS = {"whole": ("-c", WHOLE), "hollow": ("-m", "mirage")}
 
 
 class BusyStream(NamedTuple):
-    """One request of the tenant that goes on; seconds, of the monotonic clock."""
+    """One request of the tenant whose engine is not killed. `begun` and `ended` are seconds of the
+    monotonic clock; `token_s` is the seconds per output token."""
 
     begun: float
     ended: float
@@ -51,21 +52,22 @@ class BusyStream(NamedTuple):
 
 
 class ShortStart(NamedTuple):
-    """Outcome of one round; seconds."""
+    """Outcome of one round: `text_s` is the seconds from the kill of the idle model's engine until
+    the model's next request is answered, `start_s` the seconds of the engine's start alone."""
 
     text_s: float
     start_s: float
     before: float
-    """Median time per output token of streams that ended before the kill."""
+    """Median seconds per output token of streams that ended before the kill."""
     meanwhile: float
-    """The same of streams that ran at it."""
+    """Median seconds per output token of streams that ran when the engine was killed."""
     same: bool
     how: str
-    """The server's line when it started again."""
+    """Line of the server about the engine's start after the kill."""
 
 
 async def complete(session: aiohttp.ClientSession, url: str, name: str, tokens: int) -> str:
-    """The text of one request."""
+    """Send one request and return its text."""
     body = {"model": name, "prompt": "a number", "max_tokens": tokens, "temperature": 0}
     async with session.post(f"{url}/v1/completions", json=body | {"ignore_eos": True}) as answer:
         told = json.loads(await answer.read())
@@ -74,7 +76,7 @@ async def complete(session: aiohttp.ClientSession, url: str, name: str, tokens: 
 
 
 async def round_of(folder: Path, kind: str, streams: int, tokens: int) -> ShortStart:
-    """One server, and one restart."""
+    """Measure one round: one server and one restart, of a `kind` in `PROGRAMS`."""
     config = written(folder, tokens)
     with StartedServer(folder, config, PROGRAMS[kind]) as server:
         await asyncio.to_thread(server.wait_ready)
@@ -123,18 +125,18 @@ async def round_of(folder: Path, kind: str, streams: int, tokens: int) -> ShortS
 
 
 def ran(ended: list[BusyStream], at: float) -> list[float]:
-    """Seconds per token of streams that ran at a time."""
+    """Seconds per output token of each stream that ran at the time `at`, by the monotonic clock."""
     return [one.token_s for one in ended if one.begun < at < one.ended]
 
 
 async def lent(session: aiohttp.ClientSession, url: str) -> bool:
-    """True if layers of the idle tenant are lent."""
+    """True if the idle tenant has lent at least two layers."""
     async with session.get(f"{url}/mirage/state") as answer:
         return bool(json.loads(await answer.read())["tenants"][KILLED]["layers_remapped"] >= 2)
 
 
 def written(folder: Path, tokens: int) -> Path:
-    """Configuration of both tenants."""
+    """Write the configuration of both tenants, and return its path."""
     paths = make_models(folder, which=[KILLED, BUSY], layers=LAYERS)
     tenants = [
         {"name": name, "model": str(path), "share": 50, "max_model_len": tokens + 100}

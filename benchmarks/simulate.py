@@ -1,4 +1,4 @@
-"""`mirage simulate` with policies that nobody serves (`benchmarks/variants.py`).
+"""`mirage simulate` with policies for simulations only (`benchmarks/variants.py`).
 
 .venv/bin/python -m benchmarks.simulate EXPERIMENT [--policy lru,swap] [--seeds 0-4]
 """

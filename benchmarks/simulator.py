@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def saturation() -> None:
-    """C1 at 6 requests a second and model: 1,800 requests."""
+    """Simulate C1 at 6 requests a second and model: 1,800 requests."""
     setup = scenes.setups()["c1-6"]
     policies = ("static", "pooled", "mirage")
     seconds: dict[str, list[float]] = {policy: [] for policy in policies}
@@ -53,7 +53,9 @@ def saturation() -> None:
 
 
 def steps() -> None:
-    """A span of decode steps of a small and of a large batch."""
+    """Print the processor time that the simulator takes for a decode step of 8, 64 and 512
+    requests.
+    """
     for size in (8, 64, 512):
         batch = Batch(16)
         for number in range(size):
@@ -63,7 +65,7 @@ def steps() -> None:
 
 
 def whole(path: Path) -> None:
-    """One of Azure's files from its first row to its last."""
+    """Simulate one of Azure's files from its first row to its last."""
     setup = one_model({"arrivals": "trace", "file": path})
     for policy in ("static", "mirage"):
         made: list[dict[str, Any]] = []
@@ -76,7 +78,7 @@ def whole(path: Path) -> None:
 
 
 def stream(rows: int) -> None:
-    """A trace that is never held in memory."""
+    """Simulate a trace that is never held in memory."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "long.csv"
         with path.open("w", encoding="utf-8") as file:
@@ -98,7 +100,7 @@ def stream(rows: int) -> None:
 
 
 def one_model(workload: dict[str, Any]) -> Setup:
-    """Llama-3-8b with a whole GH200 to itself."""
+    """Set-up of Llama-3-8b alone on a GH200, with 90 % of its memory."""
     return Setup(
         Experiment.model_validate(
             {
@@ -111,7 +113,7 @@ def one_model(workload: dict[str, Any]) -> Setup:
 
 
 def timed(call: Callable[[], object]) -> float:
-    """Seconds of processor time."""
+    """Call a function; returns the processor seconds that it took."""
     start = time.process_time()
     call()
     return time.process_time() - start

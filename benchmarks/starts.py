@@ -1,14 +1,18 @@
-"""Starts of the demonstration's engines: cold, as programs, and warm, as forks, in turn.
+"""Times of cold and warm starts of the demonstration's engines, alternated.
 
 python -m benchmarks.starts [--rounds 3] [--models opt,llama,qwen3] [--kinds cold,warm]
 
-Each round starts a server of either kind from nothing, and once all are ready
-- ends the core of its first engine by SIGKILL, and
-- lets an operator stop that tenant, and asks it for a request.
-Printed are the seconds until the server is ready; of both restarts, without the pause before the
-first, the parts that the server and the engine's log tell; and what the engine core that started
-last had read by calls, beside the size of its checkpoint. The last lines compare medians with the
-aims: three tenants from nothing in 25 s, a restart in 10 s and in a quarter of a cold one.
+In a cold start an engine is a program, in a warm one a fork. Each round starts a server of either
+kind from nothing. When all tenants are ready
+
+- it ends the core of the first engine by SIGKILL;
+- an operator stops that tenant, and a request starts it again.
+
+The program prints the seconds until the server is ready; for both restarts, without the pause
+before the first, the parts that the server and the engine's log tell; and the bytes that the engine
+core that started last has read by system calls, beside the size of its checkpoint. The last lines
+compare medians with the aims: three tenants from nothing in 25 s, and a restart in 10 s and in a
+quarter of the time of a cold one.
 """
 
 from __future__ import annotations
@@ -44,10 +48,12 @@ PART = re.compile(r"([A-Za-z -]+) ([\d.]+) s")
 ALL_S, RESTART_S, RATIO = 25.0, 10.0, 0.25
 PATIENCE_S = 1200.0
 WAITS = {"max_wait_s": 600}
-"""A cold start beside other work may take minutes."""
+"""Keys of each tenant: requests wait for it long enough, because a cold start beside other work may
+take minutes.
+"""
 
 Parts = dict[str, float]
-"""Seconds by part."""
+"""Seconds of a start, by the name of the part."""
 
 
 class StartedServer:
@@ -56,7 +62,7 @@ class StartedServer:
     def __init__(
         self, folder: Path, config: Path, program: Sequence[str] = ("-m", "mirage")
     ) -> None:
-        """`program` are Python's words for the command."""
+        """`program` are the words after Python's executable that run the command."""
         self._ready, self._said = folder / "ready.json", folder / "said"
         self._logs = folder / "logs"
         for left in (self._ready, *self._logs.glob("*.log")):
@@ -84,22 +90,24 @@ class StartedServer:
 
     @property
     def url(self) -> str:
-        """Address of a server that is ready."""
+        """Address of the server, which is ready."""
         return str(json.loads(self._ready.read_text())["url"])
 
     def wait_ready(self) -> float:
-        """Seconds from its begin until all its tenants are ready."""
+        """Seconds from the server's start until all its tenants are ready."""
         while not self._ready.exists():
             self._patient()
         return time.monotonic() - self.begun
 
     def wait_started(self, name: str, starts: int) -> None:
-        """Return once a tenant has been ready so often."""
+        """Wait until a tenant has become ready `starts` times."""
         while len(self.starts(name)) < starts:
             self._patient()
 
     def starts(self, name: str) -> list[Parts]:
-        """Seconds by part of each start of a tenant: the server's, and inside them its core's."""
+        """Parts of each start of a tenant with their seconds: the server's, and the core's, which
+        lie inside these.
+        """
         lines = self._said.read_text().splitlines()
         told = [match[3] for line in lines if (match := READY.match(line)) and match[1] == name]
         log = (self._logs / f"{name}.log").read_text() if told else ""
@@ -114,7 +122,7 @@ class StartedServer:
         return [total(parts) for parts in self.starts(name)]
 
     def stop_and_ask(self, name: str) -> None:
-        """Let an operator stop a tenant, and ask it for a token."""
+        """Stop a tenant as an operator does, and then request one token of it, which starts it."""
         admin = AdminClient(Path(self.lines("--socket ")[0].rpartition("--socket ")[2].strip()))
         admin.act(name, OperatorAct.STOP)
         while admin.tenant(name).state != "stopped":
@@ -128,18 +136,20 @@ class StartedServer:
             assert (answer := connection.getresponse()).status == 200, answer.read()
 
     def lines(self, words: str) -> list[str]:
-        """Lines that the server has said with these words in them."""
+        """Lines of the server's output that contain these words."""
         return [line for line in self._said.read_text().splitlines() if words in line]
 
     def _patient(self) -> None:
-        """Wait a little; the server must live, and not take for ever."""
+        """Wait a little. Raises `RuntimeError` if the server has ended, or `PATIENCE_S` is over."""
         if self.process.poll() is not None or time.monotonic() > self.begun + PATIENCE_S:
             raise RuntimeError(f"waited in vain: {self._said.read_text()}")
         time.sleep(0.05)
 
 
 class StartRound(NamedTuple):
-    """One server; seconds."""
+    """Times of one server in seconds: until all tenants are ready, and the parts of two restarts,
+    after a kill and after a stop.
+    """
 
     all_s: float
     killed: Parts
@@ -169,7 +179,7 @@ def main() -> None:
 
 
 def measured(folder: Path, names: list[str], *, warm: bool) -> StartRound:
-    """One server from nothing, and two restarts of its first engine."""
+    """Measure one server from nothing, and two restarts of its first engine."""
     with StartedServer(folder, written(folder, names, warm=warm)) as server:
         all_s = server.wait_ready()
         core_of(server.process.pid, names[0]).kill()
@@ -197,27 +207,29 @@ def summary(rounds: dict[str, list[StartRound]], count: int) -> None:
 
 
 def worded(seconds: dict[str, float]) -> str:
-    """``"cold 30.1 s, warm 4.2 s"``."""
+    """Seconds of each kind as text, such as ``"cold 30.1 s, warm 4.2 s"``."""
     return ", ".join(f"{kind} {s:.1f} s" for kind, s in seconds.items())
 
 
 def told(parts: Parts) -> str:
-    """The sum and its parts; those of the core lie inside the server's."""
+    """Text of a start's seconds and their parts; the core's parts are inside the server's."""
     return f"{total(parts):.1f} s ({', '.join(f'{part} {s:.1f}' for part, s in parts.items())})"
 
 
 def total(parts: Parts) -> float:
-    """Seconds of a start."""
+    """Seconds of a start: the sum of the server's parts."""
     return sum(seconds for part, seconds in parts.items() if not part.startswith("core "))
 
 
 def parted(words: str) -> Parts:
-    """``{"server": 3.8}`` of ``"server 3.8 s"``."""
+    """Parts of a text, as ``{"server": 3.8}`` of ``"server 3.8 s"``."""
     return {part.strip(): float(seconds) for part, seconds in PART.findall(words)}
 
 
 def written(folder: Path, names: list[str], *, warm: bool) -> Path:
-    """Configuration of these models in 90 MiB, as in `configs/demo.yaml`."""
+    """Write a configuration of these models with 90 MiB, as in `configs/demo.yaml`; returns its
+    path.
+    """
     paths = make_models(folder, which=names)
     tenants = [
         {"name": name, "model": str(path), "share": "auto", "max_model_len": 320, **WAITS}
@@ -230,13 +242,14 @@ def written(folder: Path, names: list[str], *, warm: bool) -> Path:
 
 
 def checkpoint(folder: Path, name: str) -> int:
-    """Bytes of a model's weights."""
+    """Bytes of the file with a model's weights."""
     (model,) = make_models(folder, which=[name]).values()
     return (model / "model.safetensors").stat().st_size
 
 
 def core_of(server: int, name: str) -> psutil.Process:
-    """Engine core of a tenant: the largest child of its API server."""
+    """Engine core of a tenant: the largest child of its API server. Raises `LookupError` if the
+    server has no child of that name."""
     for child in psutil.Process(server).children():
         if name in child.cmdline():
             return max(child.children(), key=lambda process: process.memory_info().rss)
@@ -244,7 +257,7 @@ def core_of(server: int, name: str) -> psutil.Process:
 
 
 def read_bytes(process: psutil.Process) -> int:
-    """Bytes that a process has read by calls."""
+    """Bytes that a process has read by system calls."""
     return int(process.io_counters().read_chars)
 
 

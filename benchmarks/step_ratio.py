@@ -2,16 +2,16 @@
 
 python benchmarks/step_ratio.py BEFORE [--rounds N] [--pairs N] [--sequences 16 64] [--steps N]
 
-BEFORE is a folder with the packages of the other version: a git worktree, or where it is
-installed. Two real engines of vLLM's on this machine's processor serve the same model, each in a
-process of its own. They take turns with the same requests; who is first changes from pair to pair,
-so that a drift of the machine meets both. A turn is the mean of the steps in which all sequences
-decode: once where no memory moves, and once where an allotment comes every few steps that moves two
-layers and some KV extents. Both engines are started anew each round, because one process may be
-slower than the next of the same version; a round counts once, by the mean of its pairs. Printed for
-each case: the ratio, now over before, with its 95 % interval over rounds, by wall time, by the
-engine's processor time, which other processes disturb less, and by the processor time of the
-scheduler alone (`schedule` and `update_from_output`).
+BEFORE is a folder with the packages of the other version: a git worktree, or an installation. Two
+real engines of vLLM's on this machine's processor serve the same model, each in a process of its
+own. They alternate with the same requests, and the one that is first changes from pair to pair, so
+that a drift of the machine affects both. A turn is the mean of the steps in which all sequences
+decode, in two cases: no memory moves, or every few steps an allotment moves two layers and some KV
+extents. Both engines are started anew in each round, because one process may be slower than the
+next of the same version; a round counts once, by the mean of its pairs. The program prints for each
+case the ratio of now over before, with its 95 % interval over rounds: by wall time; by the engine's
+processor time, which other processes disturb less; and by the processor time of the scheduler alone
+(`schedule` and `update_from_output`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ Turn = dict[str, float]
 
 
 def engine(folder: str, root: str, sequences: list[int]) -> None:
-    """Serve turns: reads `[sequences, steps, moved]` a line, writes seconds a step a line."""
+    """Child process: run a turn for each line `[sequences, steps, moved]`, and write the seconds of
+    a step as a line.
+    """
     of(Path(root))
     sys.path.insert(0, str(HERE / "tests" / "engine"))
     import tiny
@@ -73,7 +75,9 @@ def engine(folder: str, root: str, sequences: list[int]) -> None:
 
 
 def of(root: Path) -> None:
-    """Import our packages from `root`, and from nowhere else."""
+    """Import our packages from the folder `root`. Raises `SystemExit` if one came
+    from elsewhere.
+    """
     sys.path.insert(0, str(root))
     for name in PACKAGES:
         found = Path(str(__import__(name).__path__[0]))
@@ -82,7 +86,9 @@ def of(root: Path) -> None:
 
 
 class Allotments:
-    """Memory that moves as the control server would move it: away, and back."""
+    """Sends allotments as the control server would, which take some layers and extents away or give
+    them back.
+    """
 
     def __init__(self, scheduler: Any) -> None:
         self._scheduler, self._revision = scheduler, 0
@@ -128,7 +134,7 @@ def steps_of(
     steps: int,
     allot: Allotments | None,
 ) -> Turn:
-    """Mean seconds of a step by each clock, `count` sequences decoding."""
+    """Mean seconds of a step by each clock, while `count` sequences decode."""
     from vllm import SamplingParams
 
     params = SamplingParams(
@@ -156,13 +162,13 @@ def steps_of(
 
 
 class Asked:
-    """An engine in a process of its own."""
+    """Parent's side of an engine in a process of its own."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
     def turn(self, count: int, steps: int, *, moved: bool) -> Turn:
-        """Seconds of a step by each clock."""
+        """Let the engine run one turn; returns the seconds of a step by each clock."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps([count, steps, moved]) + "\n")
         self._process.stdin.flush()
@@ -174,7 +180,7 @@ class Asked:
 
 @contextmanager
 def started(folder: Path, root: Path, sequences: list[int]) -> Iterator[Asked]:
-    """An engine of the version in `root`, ended afterwards."""
+    """Run an engine of the version in `root` while the block runs."""
     counts = [str(count) for count in sequences]
     words = [sys.executable, __file__, "--engine", str(folder), str(root), *counts]
     # Before the folder of this file, and before whatever is installed.
@@ -195,7 +201,7 @@ def started(folder: Path, root: Path, sequences: list[int]) -> Iterator[Asked]:
 
 
 def ratio(now: list[float], before: list[float]) -> tuple[float, float, float]:
-    """Geometric mean of the ratios of rounds, and the ends of its 95 % interval."""
+    """Geometric mean of the rounds' ratios, now to before, and the ends of its 95 % interval."""
     from mirage.tools.report.intervals import mean
 
     found = mean([log(a / b) for a, b in zip(now, before, strict=True)])
@@ -208,7 +214,7 @@ Pair = tuple[Turn, Turn]
 
 
 def measure(before: Path, rounds: int, pairs: int, sequences: list[int], steps: int) -> None:
-    """The table."""
+    """Measure all cases, and print the table."""
     cases = [(count, how) for count in sequences for how in HOW]
     told: list[dict[Case, list[Pair]]] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -222,7 +228,9 @@ def measure(before: Path, rounds: int, pairs: int, sequences: list[int], steps: 
 def one_round(
     folder: Path, before: Path, number: int, pairs: int, cases: list[Case], steps: int
 ) -> dict[Case, list[Pair]]:
-    """Pairs of each case, of two engines that are started for them."""
+    """Pairs of turns for each case, before and now, by two engines that are started
+    for this round.
+    """
     told: dict[Case, list[Pair]] = {case: [] for case in cases}
     sequences = [count for count, _ in cases]
     roots = [before, HERE]
@@ -239,7 +247,7 @@ def one_round(
 
 
 def lines(case: Case, rounds: list[list[Pair]]) -> Iterator[str]:
-    """One line for each clock."""
+    """Lines of the result of one case, one for each clock."""
     count, how = case
     for clock in (*CLOCKS, SCHEDULER):
         before, now = (

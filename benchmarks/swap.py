@@ -1,8 +1,8 @@
-"""KV swapping, as Pie has it: KV that finds no place on the device lies in host memory.
+"""Simulated KV swapping, as by Pie: KV blocks without room on the device are in host memory.
 
-What spilled is read back in each step while as much is written out, both ways at the link's
-mixed bandwidth, overlapped with compute. Requests are admitted while that stays hidden, as Pie
-expands only as far as it costs nothing; running requests may always grow.
+In each step the swapped blocks are read, and as many are written out, in both directions at the
+link's mixed bandwidth, overlapped with compute. Requests are admitted while the copies stay hidden,
+because Pie expands only as far as it costs nothing. Running requests may always grow.
 """
 
 from __future__ import annotations
@@ -42,11 +42,13 @@ class SpillRoom(QueueRoom):
 
     @property
     def free(self) -> int:
-        """Host memory is taken to be as large as need be."""
+        """Free blocks; host memory counts as large enough for all."""
         return 1 << 40
 
     def for_newcomers(self) -> int:
-        """Blocks left on the device, and those that cross the link while a step computes."""
+        """Blocks for new requests: those left on the device, and those that cross the link while a
+        step computes.
+        """
         batch = self._queues.batch
         hidden = self._roofline.compute_ps(Work(batch.size, batch.context)) // self._token_ps
         spilled = hidden // self._limits.block_tokens
@@ -54,7 +56,12 @@ class SpillRoom(QueueRoom):
 
 
 class SpillCosts(StepCosts):
-    """With a bound for the KV that crosses the link in each step, `block_tokens` to a block."""
+    """Costs of steps in which swapped KV crosses the link: a step takes at least as long as the
+    link needs for it.
+
+    `token_ps` is the time in picoseconds in which one token's KV crosses the link. The swapped
+    tokens are those beyond the KV blocks on the device, of `block_tokens` tokens each.
+    """
 
     def __init__(
         self,

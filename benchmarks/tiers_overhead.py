@@ -1,14 +1,15 @@
-"""Cost of tiers where nothing can be found again: throughput against an engine without them.
+"""Overhead of tiers whose blocks are never found again: throughput over that of an engine without.
 
 python benchmarks/tiers_overhead.py [--rounds N]
 
-Two engines of the same model, each in a process of its own, one of them above a host pool that
-this process serves as `mirage serve` does. They take turns with the same prompts, of which no two
-share a beginning, in KV memory so small that every block that leaves it is copied down, and the
-pool evicts as it goes. Only one of them computes at a time, and who is first changes, so that a
-drift of the machine meets both. Printed: tokens a second of each, and the median of the ratios of
-neighbouring turns with its quartiles; then the same of processor time, the pool's included, which
-a busy machine disturbs less, and which counts copies that run beside the computing as well.
+Two engines of the same model have a process each. One of them uses a host pool, which this process
+serves as `mirage serve` does. They alternate with the same prompts, of which no two share a
+beginning. KV memory is so small that each block that leaves it is copied down, and the pool evicts
+as it goes. Only one engine computes at a time, and the one that is first changes, so that a drift
+of the machine affects both. The program prints tokens a second of each, and the median of the
+ratios of neighbouring turns with its quartiles; then the same by processor time, the pool's
+included. A busy machine disturbs processor time less, and it counts copies that run beside the
+computing as well.
 """
 
 from __future__ import annotations
@@ -31,14 +32,16 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "engine"))
 
 REQUESTS, PROMPT, ANSWER = 12, 320, 64
 BLOCKS, AT_ONCE = 120, 6
-"""Blocks of the device's KV memory, and requests that run at once: they use most of it."""
+"""Blocks of the device's KV memory, and requests that run at the same time: they use most of it."""
 POOL_BYTES = 48 << 20
-"""Less than what a few turns store."""
+"""Bytes of the host pool: less than a few turns store."""
 OFF, ON = "tiers off", "tiers on"
 
 
 def engine(folder: str, pool: str | None) -> None:
-    """Child process: compute a batch for each seed that is read, say how long it took."""
+    """Child process: compute a batch for each seed that is read, and write its
+    seconds and counts.
+    """
     import tiny
 
     from mirage.tools.demo.models import make_models
@@ -67,7 +70,7 @@ def prompts(seed: int) -> list[list[int]]:
 
 
 def counts() -> dict[str, int]:
-    """Counts of the tiers so far; empty without tiers."""
+    """Blocks stored and tokens loaded by this process's tiers so far; empty if it has none."""
     from mirage.engine.tiers import present
 
     tiers = present.tiers()
@@ -77,13 +80,15 @@ def counts() -> dict[str, int]:
 
 
 class Engine:
-    """A child, asked by seed."""
+    """Parent's side of an engine in a child process, which computes a batch for each seed."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
     def turn(self, seed: int) -> dict[str, Any]:
-        """Seconds of a batch, and counts."""
+        """Let the engine compute a batch; returns its seconds and counts. The processor time
+        includes this process's.
+        """
         own = time.process_time()
         told = self._ask(seed)
         return told | {"processor": told["processor"] + time.process_time() - own}
@@ -100,7 +105,7 @@ class Engine:
 
 @contextmanager
 def started(folder: Path, pool: Path | None) -> Iterator[Engine]:
-    """An engine that is ended afterwards."""
+    """Run an engine while the block runs."""
     words = [sys.executable, __file__, "--engine", str(folder), *([str(pool)] if pool else [])]
     with subprocess.Popen(
         words,
@@ -119,7 +124,7 @@ def started(folder: Path, pool: Path | None) -> Iterator[Engine]:
 
 @contextmanager
 def pool(socket: Path) -> Iterator[Path]:
-    """A host pool in this process, as `mirage serve` has it."""
+    """Serve a host pool from this process while the block runs, as `mirage serve` does."""
     from mirage.tiers.core import Core
     from mirage.tiers.ledger import Due
     from mirage.tiers.server import PoolServer
@@ -133,7 +138,7 @@ def pool(socket: Path) -> Iterator[Path]:
 
 
 def measure(folder: Path, rounds: int) -> None:
-    """The table."""
+    """Measure both engines, and print the table."""
     with ExitStack() as stack:
         off = stack.enter_context(started(folder, None))
         on = stack.enter_context(started(folder, stack.enter_context(pool(folder / "pool"))))
@@ -148,7 +153,7 @@ def measure(folder: Path, rounds: int) -> None:
 
 
 def show(told: dict[str, list[dict[str, Any]]]) -> None:
-    """Both clocks."""
+    """Print tokens a second of both engines, and their ratios by both clocks."""
     tokens = REQUESTS * (PROMPT + ANSWER)
     for name, turns in told.items():
         rate = tokens / statistics.median(turn["wall"] for turn in turns)

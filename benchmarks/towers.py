@@ -1,11 +1,11 @@
-"""Memory that the vision part of a multimodal model would give, if it moved like a layer's.
+"""Memory that the vision tower of a multimodal model would give, if it moved like a layer.
 
 python benchmarks/towers.py
 
-vLLM builds models of published shapes without memory. For each: how large the part that no step of
-pure text computes is, beside a decoder layer and in tokens of KV cache, and how long bringing it
-back would delay the first token of a request with a picture. Needs torchvision; about a minute.
-Nothing is loaded.
+vLLM builds models of published shapes without memory. For each the program prints the size of the
+tower, which no step of pure text computes, in decoder layers and in tokens of KV cache, and the
+time to load it again, which would delay the first token of a request with a picture. It needs
+torchvision, takes about a minute, and loads no weights.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SIGLIP = {
 
 
 def gemma3(hidden: int, wide: int, layers: int, heads: int, kv_heads: int, head: int) -> Any:
-    """Gemma 3 in one of its sizes."""
+    """Shape of Gemma 3 in one of its sizes."""
     text = {
         "hidden_size": hidden,
         "intermediate_size": wide,
@@ -100,7 +100,7 @@ SHAPES = {
 
 
 def folder_of(name: str, path: Path) -> Path:
-    """A folder with all but weights."""
+    """Write a model's configuration and processor without weights; returns the folder."""
     import transformers
 
     from tests.zoo.pictures import tokenizer
@@ -118,7 +118,9 @@ def folder_of(name: str, path: Path) -> Path:
 
 
 def weigh(name: str, answers: Any) -> None:
-    """In a process of its own, since vLLM builds one world a process."""
+    """Child process: send the bytes of a model's parts through the pipe `answers`. Each model needs
+    a process of its own, because vLLM sets up one distributed world per process.
+    """
     from vllm.config import set_current_vllm_config
     from vllm.engine.arg_utils import AsyncEngineArgs
 

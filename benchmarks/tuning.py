@@ -1,13 +1,14 @@
-"""`mirage tune` on Azure's files: the tuned configuration beside the default and fixed percentages.
+"""Tuned configuration of `mirage tune` on Azure's files, compared with the default and fixed ones.
 
     .venv/bin/python benchmarks/tuning.py [--azure DIR] [--machines gh200,h100] [--trials 32]
         [--window 200] [--slow]
 
-Three models (OPT-13b, Llama-2-13b, Llama-3-8b) at once on a GH200 and on an H100, simulated; each
-file of 2023 at the load that the default just does not bear. Prints the objective, goodput under
-limits that are derived, on held-back windows: over all seeds, and the range over them. With
-`--slow` also on each machine with half its link, at the same load and limits, and which way the
-answer moves: layers that hide, what is lent, what the best percentage gains over none.
+Three models (OPT-13b, Llama-2-13b, Llama-3-8b) share a simulated GH200, and an H100, spatially,
+with each of the two files of 2023 at a load just above the one that the default serves. The program
+prints the objective, goodput under derived limits, on held-back windows: over all seeds, and the
+range over them. With `--slow` it does the same on each machine with half the link, at the same load
+and limits, and prints how the answer changes: layers that hide, layers that are lent, and the gain
+of the best percentage over none.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def main() -> None:
 def tuned(
     folder: Path, machine: str, profile: str, trace: Path, asked: argparse.Namespace, wish: TuneWish
 ) -> tuple[Question, Recommendation]:
-    """Question and answer for one machine and one file."""
+    """Tune for one machine and one trace; returns the question and its answer."""
     config = write(folder, MEMORY[machine])
     output = folder / f"{machine} {Path(profile).stem} {trace.stem}"
     output.mkdir()
@@ -102,7 +103,8 @@ def tuned(
 
 
 def show(title: str, question: Question, found: Recommendation) -> None:
-    """A row for each contender."""
+    """Print a row of figures for each set of settings, then the default and fixed ones that the
+    tuned ones do not beat, the tuned values, and the sentences of `mirage tune`."""
     goal, searched = found.goal, question.cut.searched
     count, size = len(searched), len(searched[0].requests)
     print(f"\n{title}: {count} windows of {size}, gaps times {found.slower:g}, limits {goal.slo}")
@@ -129,7 +131,9 @@ def show(title: str, question: Question, found: Recommendation) -> None:
 
 
 def moved(usual: tuple[Question, Recommendation], slower: tuple[Question, Recommendation]) -> None:
-    """Three figures that a slower link must not raise, before and after."""
+    """Print the figures that a slower link must not raise, with the usual link and with one of half
+    its speed.
+    """
     pairs = [figures(*each) for each in (usual, slower)]
     for name in pairs[0]:
         before, after = pairs[0][name], pairs[1][name]
@@ -138,7 +142,9 @@ def moved(usual: tuple[Question, Recommendation], slower: tuple[Question, Recomm
 
 
 def figures(question: Question, found: Recommendation) -> dict[str, float]:
-    """Layers that hide behind 32 requests, GiB lent, gain of the best percentage over none."""
+    """Figures of one answer: layers that hide behind 32 requests, GiB lent by active and by idle
+    models, and the gain of the best fixed percentage over none.
+    """
     goal = found.goal
     worth = {name: each.whole[goal.objective] for name, each in found.judged.items()}
     gains = [goal.gain(v, worth["fixed 0 %"]) for n, v in worth.items() if n.startswith("fixed ")]
@@ -154,7 +160,7 @@ def figures(question: Question, found: Recommendation) -> dict[str, float]:
 
 
 def half_link(folder: Path, machine: str) -> Path:
-    """The machine's profile with half its link."""
+    """Write the machine's profile with half of its link's speed; returns the path."""
     raw = yaml.safe_load((configs.HERE / "hardware" / f"{machine}.yaml").read_text())
     for key in ("link_gb_s", "link_mixed_gb_s"):
         raw[key] = {"value": raw[key]["value"] / 2, "source": "half of the profile's"}
@@ -164,7 +170,8 @@ def half_link(folder: Path, machine: str) -> Path:
 
 
 def write(folder: Path, memory: str) -> Path:
-    """The configuration, and its models as far as their sizes go."""
+    """Write the configuration and, for each of its models, a folder with `config.json` alone.
+    Returns the configuration's path; `memory` is its `device.memory`, such as "72GiB"."""
     for name, content in MODELS.items():
         (folder / name).mkdir(exist_ok=True)
         (folder / name / "config.json").write_text(json.dumps(content))

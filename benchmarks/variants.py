@@ -1,4 +1,6 @@
-"""Policies that nobody serves: Pie's swapping, and mirage with one of its rules left out."""
+"""Policies for simulations only: Pie's swapping, and mirage with some of its rules changed or left
+out.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ AS_PUBLISHED: Mapping[str, Any] = {
     "keep_free": False,
     "keep_prefixes": False,
 }
-"""Algorithm 1, without the bounds that we added."""
+"""Rules with which the planner follows the paper's Algorithm 1, without the bounds that we added.
+"""
 ABLATIONS: Mapping[str, Mapping[str, Any]] = {
     "prefixes-first": {"keep_prefixes": False},
     "lru": {"victims": "lru"},

@@ -1,12 +1,13 @@
-"""Time before first tokens of the requests that wait longest, by what it is spent on.
+"""Time before first tokens of the requests that wait longest, by its causes.
 
     .venv/bin/python -m benchmarks.waiting [--seeds 20-29] [--tail 2] c2-1 FILE ...
 
-A scene of the claims (`benchmarks/experiments/claims.yaml`) or a world in a FILE, under `static`,
-`pooled` and `mirage`, and with memory for nothing: as much more as all layers are that may ever go
-(`layers`, served as by `pooled`), and without end (`endless`). Where turns drain, `mirage` and
-`endless` are shown in turns that do not as well. Prints for each the TTFT P99, what of `static`'s
-it cuts, and the mean time of the slowest per cent by what it is spent on:
+A scene of the claims (`benchmarks/experiments/claims.yaml`) or a world in a FILE is simulated under
+`static`, `pooled` and `mirage`, and on two larger devices: with the memory of all layers that may
+ever go in addition (`layers`, served as by `pooled`), and with endless memory (`endless`). If turns
+drain, `mirage` and `endless` are also simulated in turns that do not. The program prints for each
+the TTFT P99, the part by which it is below `static`'s, and the mean time of the slowest requests
+(`--tail`, per cent) by its causes:
 
     turn     another model has the turn, or this one ends what it has begun
     memory   the turn is there, KV memory for the prompt is not
@@ -40,7 +41,7 @@ from mirage.tools.simulate.command import parse_seeds
 
 
 class Part(StrEnum):
-    """Part of a request's wait."""
+    """Cause of a part of a request's wait."""
 
     TURN = "turn"
     MEMORY = "memory"
@@ -49,21 +50,23 @@ class Part(StrEnum):
 
 
 class Spent(NamedTuple):
-    """One request's way to its first token. Seconds."""
+    """Time of one request until its first token, in parts. Seconds."""
 
     ttft_s: float
     parts: dict[Part, float]
 
 
 class Line:
-    """Waits of one engine's requests, from each moment on. Picoseconds."""
+    """Cause for which one engine's requests wait, from each moment on. Times are picoseconds."""
 
     def __init__(self) -> None:
         self._since: list[int] = []
         self._parts: list[Part] = []
 
     def add(self, time: int, part: Part) -> None:
-        """From `time` on it is `part`; what was said of later moments does not hold."""
+        """Note that the wait is for `part` from `time` on; earlier notes about later moments are
+        dropped.
+        """
         while self._since and self._since[-1] >= time:
             self._since.pop()
             self._parts.pop()
@@ -91,7 +94,7 @@ class Line:
 
 
 class Watch(Observer):
-    """Sees where a world's requests wait."""
+    """Observer of a world that records what its requests wait for."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -102,7 +105,7 @@ class Watch(Observer):
         self.finished_ones: list[tuple[str, SimulatedRequest]] = []
 
     def began(self, engine: Engine) -> None:
-        """A step: some of its prompts may be new, and others still wait."""
+        """Note a step: some of its prompts may be new, and other requests still wait."""
         step, queues, now = engine.stepper, engine.queues, self._world.now
         for request, _ in step.chunks:
             if request.first < 0 and not request.computed:
@@ -124,7 +127,7 @@ class Watch(Observer):
         begun.add(now + late, Part.COMPUTE)
 
     def happened(self) -> None:
-        """Engines that stand still lack their turn, or memory."""
+        """Note engines that do not step: they lack their turn, or memory."""
         for engine in self._engines:
             if not engine.stepping:
                 part = Part.MEMORY if engine.turn.granted else Part.TURN
@@ -148,7 +151,7 @@ class Watch(Observer):
 
 
 class Seen(NamedTuple):
-    """One run."""
+    """Findings of one run: tokens per second, P99 of TTFT in seconds, and the slowest requests."""
 
     tokens_s: float
     p99_s: float
@@ -156,7 +159,7 @@ class Seen(NamedTuple):
 
 
 def seen(setup: Setup, policy: str, seed: int, percent: float) -> Seen:
-    """The run of a policy, and its slowest requests."""
+    """Simulate a policy; returns the tokens a second, the P99, and the slowest requests."""
     watches: list[Watch] = []
 
     def begun(world: World) -> None:
@@ -169,7 +172,7 @@ def seen(setup: Setup, policy: str, seed: int, percent: float) -> Seen:
 
 
 def ways(setup: Setup) -> dict[str, tuple[Setup, str]]:
-    """Rows of the table: setup and policy."""
+    """Rows of the table by title, each a setup and the policy that it is simulated under."""
     memory = setup.hardware.memory_bytes / GIB
     found = {policy: (setup, policy) for policy in ("static", "pooled", "mirage")}
     found["layers"] = changed(setup, memory_gib=memory + layers_gib(setup)), "pooled"
@@ -184,12 +187,12 @@ def ways(setup: Setup) -> dict[str, tuple[Setup, str]]:
 
 
 def changed(setup: Setup, **update: object) -> Setup:
-    """The same experiment with other values of some keys."""
+    """Setup of the same experiment with other values of some keys."""
     return Setup(setup.experiment.model_copy(update=update), setup.near, known=setup.known)
 
 
 def report(title: str, setup: Setup, seeds: Sequence[int], percent: float) -> None:
-    """The table of one setup."""
+    """Print the table of one setup."""
     print(f"\n| {title} | tokens/s | TTFT P99, s | cut, % | slowest {percent:g} %, s | ", end="")
     print(" | ".join(Part), "|\n|---|" + "---:|" * (4 + len(Part)))
     static: list[float] = []
@@ -210,7 +213,7 @@ def report(title: str, setup: Setup, seeds: Sequence[int], percent: float) -> No
 
 
 def interval(values: Sequence[float]) -> str:
-    """The mean, and its interval of 95 %."""
+    """Mean with its 95 % interval, as text; the mean alone for one value."""
     mean = intervals.mean(list(values))
     if mean.half is None:
         return f"{mean.value:.2f}"
@@ -218,7 +221,7 @@ def interval(values: Sequence[float]) -> str:
 
 
 def found(name: str) -> Setup:
-    """A scene of that name, or the world in that file."""
+    """Setup of the scene of this name, or else of the world in the file of this name."""
     known = scenes.setups()
     if name in known:
         return known[name]

@@ -1,14 +1,14 @@
-"""Times of sleep and wake of a model behind `mirage serve`, measured beside what is predicted.
+"""Times of sleep and wake of a model behind `mirage serve`, compared with their predictions.
 
 python -m benchmarks.waking [--layers 16] [--layer-mib 32] [--kv-mib 512] [--link-gb-s 1]
                                [--rounds 10] [--prompt 81] [--tiers]
 
-A sleep lasts from an operator's act to the state, of a model that has all of its KV cache; a wake
-from the request to its first token, less what the same request takes of a model that is awake. The
-last line compares the medians with the aims: a sleep under 100 ms, a wake at most 1.5 times its
-bytes over the link and 50 ms. A long prompt is computed while layers are loaded, so it has a
-shorter wake than a short one. Bytes of the sleeper are those that `check` promises, and the blocks
-of the engine's memfds, seen from outside.
+A sleep lasts from an operator's command to the state, for a model with its whole KV cache. A wake
+lasts from the request to its first token, less the time that the same request takes of a model that
+is awake. The last line compares the medians with the aims: a sleep under 100 ms, a wake of at most
+1.5 times its bytes over the link and 50 ms. A long prompt is computed while layers are loaded, so
+its wake is shorter than that of a short one. The bytes of the sleeping model are those that `check`
+promises, and the blocks of the engine's memory files, counted from outside.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ def main() -> None:
 
 
 def _config(folder: Path, options: argparse.Namespace) -> Path:
-    """One tenant that an operator may put to sleep, with all of a device that is large enough."""
+    """Write a configuration of one tenant that may sleep, alone on a device that fits it; returns
+    the path.
+    """
     layer = options.layer_mib << 20
     (model,) = make_models(
         folder, which=[NAME], hidden=1024, layers=options.layers, layer_bytes=layer
@@ -85,7 +87,7 @@ def _config(folder: Path, options: argparse.Namespace) -> Path:
 
 
 def _rounds(served: ServedCommand, options: argparse.Namespace) -> tuple[float, list[Round]]:
-    """Seconds to a first token of a model that is awake, and what each round took."""
+    """Median seconds to a first token of the awake model, and the measurements of each round."""
     server, url, admin = psutil.Process(served.pid), served.url, AdminClient(served.socket)
     _first_token_s(url, options.prompt)
     # Prefixes are cached in the first round alone, so each prompt is another one.
@@ -103,7 +105,7 @@ def _rounds(served: ServedCommand, options: argparse.Namespace) -> tuple[float, 
 
 
 def _settle(server: psutil.Process) -> None:
-    """Wait until the tenant has all memory that it is given: KV memory comes after a wake."""
+    """Wait until the tenant's memory grows no more, because KV memory comes after a wake."""
     before = -1
     while before < (held := _held_bytes(server)):
         before = held
@@ -121,7 +123,7 @@ def _sleep_s(admin: AdminClient) -> float:
 
 
 def _first_token_s(url: str, tokens: int, number: int = 0) -> float:
-    """Seconds from the request to its first token; all others of its answer are read too."""
+    """Seconds from the request to its first token; the rest of its answer is read too."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=600)
     prompt = [100 + number, *range(10, 9 + tokens)]
@@ -142,7 +144,9 @@ _JSON = {"Content-Type": "application/json"}
 
 
 def _held_bytes(server: psutil.Process) -> int:
-    """Blocks of all device memory that the server's processes hold, by their descriptors."""
+    """Bytes of device memory that the server's processes hold, by the blocks of the files that they
+    have open.
+    """
     blocks: dict[int, int] = {}
     for process in server.children(recursive=True):
         for entry in Path(f"/proc/{process.pid}/fd").iterdir():

@@ -1,11 +1,12 @@
-"""Time until a model serves on a machine that lacks its weights, and if they were brought before.
+"""Time until a model serves on a machine that lacks its weights, or got them in advance.
 
 python -m benchmarks.weights_ahead [--layer-mib 8] [--rate 8MiB] [--repeats 3]
 
-A server with a model runs beside a machine that has another model's weights, and sends `--rate` a
-second: that stands for its link. The other model comes as a step of a move has it: its weights are
-brought, the server gets it as a tenant, its engine starts. In turn the store has nothing, or all
-was brought before the time begins. Engines are vLLM's, on the CPU.
+A server with a model runs beside a machine that has another model's weights and sends at most
+`--rate` a second, which stands for its link. The other model comes as in a step of a move: its
+weights are brought, the server gets it as a tenant, and its engine starts. The two cases alternate:
+the store is empty, or all weights were brought before the time begins. Engines are vLLM's, on the
+CPU.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ import yaml
 from benchmarks.served import MIRAGE, serving
 from mirage.control.roster.states import LifeState
 from mirage.serve.apply.source import written
-from mirage.serve.coming import AheadState
 from mirage.serve.machine.calls import DeviceCalls
+from mirage.serve.models.weights_progress import AheadState
 from mirage.tools.demo.models import make_models
 from mirage.units import MIB
 
@@ -36,7 +37,7 @@ WAYS = {"nothing there": False, "brought ahead": True}
 
 
 class AheadFolder:
-    """Models, two stores, and a configuration."""
+    """Folder with two models, the stores of both machines, and the server's configuration."""
 
     def __init__(self, folder: Path, layer_mib: int) -> None:
         self.folder, self.store, self.origin = folder, folder / "here", folder / "origin"
@@ -48,12 +49,12 @@ class AheadFolder:
         self.weights("add", self.models[LATE], "--name", LATE, store=self.origin)
 
     def weights(self, *words: object, store: Path) -> None:
-        """Run `mirage weights` with a store."""
+        """Run the command `mirage weights` with a store."""
         command = [*MIRAGE, "weights", *map(str, words), "--store", str(store)]
         subprocess.run(command, check=True, capture_output=True)
 
     def config(self, url: str, *names: str) -> dict[str, Any]:
-        """A configuration with these tenants."""
+        """Content of a configuration with these tenants, whose missing weights come from `url`."""
         models = {HERE: str(self.models[HERE]), LATE: f"weights:{LATE}"}
         keys = {"share": 45, "max_model_len": 320, "keep_weights": "none"}
         return {
@@ -71,7 +72,9 @@ class MovingServer:
         self._place, self._url, self._calls = place, url, calls
 
     async def comes(self) -> float:
-        """Seconds until the model serves."""
+        """Bring the late model's weights and apply a configuration with it; returns the seconds
+        until it is ready.
+        """
         begun = time.perf_counter()
         while (told := await self._calls.brings(LATE)).state is AheadState.COMING:
             await asyncio.sleep(LOOK_S)
@@ -83,7 +86,9 @@ class MovingServer:
         return time.perf_counter() - begun
 
     async def goes(self) -> None:
-        """Return once nothing is left of it, and its weights are removed."""
+        """Apply a configuration without the late model, wait until it is gone, and remove its
+        weights.
+        """
         await self._serves(HERE)
         while LATE in await self._states():
             await asyncio.sleep(LOOK_S)
@@ -99,7 +104,9 @@ class MovingServer:
 
 
 async def timed(server: MovingServer, place: AheadFolder, url: str, *, ahead: bool) -> float:
-    """One way, from an empty store to an empty store."""
+    """Seconds until the model serves, with its weights pulled ahead or not; the store lacks them
+    before and after.
+    """
     if ahead:
         words = ("pull", LATE, "--from", url, "--secret", place.secret)
         await asyncio.to_thread(place.weights, *words, store=place.store)

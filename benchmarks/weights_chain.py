@@ -2,10 +2,11 @@
 
 python benchmarks/weights_chain.py [--mib 96] [--rate 8MiB] [--repeats 3]
 
-Each machine is a store with a server of `mirage weights` on loopback, which sends `--rate` a
-second: that stands for its link. In turn, each receiver knows the first machine alone and starts
-when the one before has all. At once, they know it alone and start together. Chained, they know each
-other too. Medians are printed, as multiples of the time that one receiver takes.
+Each machine is a store with a server of `mirage weights` on loopback, which sends at most `--rate`
+a second; that stands for its link. *One after the other*, each receiver knows only the first
+machine, and starts when the one before is complete. *At once*, each knows only the first machine,
+and they start together. *Chained*, they know each other too. The program prints medians, as
+multiples of the time of one receiver.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ class WeightMachines:
         subprocess.run(words, check=True)
 
     def start(self) -> list[str]:
-        """Addresses of all machines, once they listen; the receivers have nothing."""
+        """Start all machines' servers; returns their addresses once they listen. The receivers'
+        stores are emptied first.
+        """
         for number in range(1, RECEIVERS + 1):
             shutil.rmtree(self._place(number), ignore_errors=True)
         return [self._listening(number) for number in range(RECEIVERS + 1)]
@@ -68,7 +71,7 @@ class WeightMachines:
         self._servers.clear()
 
     def pull(self, number: int, sources: Sequence[str]) -> subprocess.Popen[str]:
-        """A receiver that starts now."""
+        """Start the pull of a receiver from these sources, and do not wait for it."""
         named = [word for url in sources for word in ("--from", url)]
         words = [*COMMAND, "pull", "model", *named, *self._own(number)]
         return subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

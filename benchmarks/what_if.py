@@ -1,12 +1,13 @@
-"""Predictions of `mirage apply --dry-run` against what the change does, on real engines.
+"""Predictions of `mirage apply --dry-run`, compared with the effects of the change on real engines.
 
 python -m benchmarks.what_if [--scene NAME]... [--rounds 2] [--seconds 30] [--json FILE]
 
-Each scene serves two small models, sends chats for some seconds, asks what another configuration
-would do, and makes it: chats of the same times and lengths are sent under both, in turns. Printed
-is each figure of each tenant that stays: measured now and after (medians of the rounds), the same
-as predicted, and whether a figure that is predicted to change by a quarter changes that way, by a
-tenth at least. It ends with 1 if one changes the other way.
+Each scene serves two small models, sends chats for some seconds, asks for the effects of another
+configuration, and applies it. Chats of the same times and lengths are sent under both
+configurations, alternately. The program prints each figure of each tenant that stays: measured
+before and after (medians of the rounds), and predicted. It also prints for each figure that is
+predicted to change by a quarter whether it changes in that direction, by a tenth at least. The exit
+code is 1 if one changes in the other direction.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from mirage.workload.dealing import TenantRequest
 
 MODELS = ("llama", "qwen3")
 PROMPT, OUTPUT = (24, 96), (48, 144)
-"""Least and most tokens."""
+"""Least and most tokens of a prompt, and of an output."""
 FIGURES: dict[str, Callable[[TenantFigures], float | None]] = {
     "TTFT P50, ms": lambda one: one.ttft_ms and one.ttft_ms.p50,
     "TTFT P99, ms": lambda one: one.ttft_ms and one.ttft_ms.p99,
@@ -60,14 +61,16 @@ PATIENCE_S = 240.0
 
 
 class Scene(NamedTuple):
-    """A configuration of two tenants, what is changed of it, and how much each is asked."""
+    """A configuration of two tenants, a change of it, and the load of each tenant."""
 
     title: str
     policy: str
     now: Mapping[str, Mapping[str, Any]]
     after: Mapping[str, Mapping[str, Any]]
     load: Mapping[str, float]
-    """Multiples of the rate at which so many would run at once, of one that runs alone."""
+    """Rate of each tenant's chats, in multiples of the rate at which `--at-once` of them would run
+    at a time if each took as long as one that runs alone.
+    """
     memory: str = "72MiB"
 
 
@@ -101,14 +104,14 @@ SCENES = {
 
 
 class Served(NamedTuple):
-    """A server and its operators' socket."""
+    """A server and its admin socket."""
 
     url: str
     socket: Path
     admin: AdminClient
 
     def mirage(self, *words: str) -> str:
-        """Output of a command of an operator."""
+        """Run an operator's command at the server; returns its output."""
         command = [sys.executable, "-m", "mirage", *words, "--socket", str(self.socket)]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         return done.stdout
@@ -135,7 +138,7 @@ def main() -> None:
 def run(
     scene: Scene, folder: Path, options: argparse.Namespace, console: Console
 ) -> list[dict[str, Any]]:
-    """Rows of one scene, which are shown too."""
+    """Measure one scene; prints and returns its rows."""
     now, after = (
         _config(folder, scene, scene.now, "now"),
         _config(folder, scene, scene.after, "after"),
@@ -201,7 +204,7 @@ def _alone_s(served: Served, name: str) -> float:
 def _calls(
     load: Mapping[str, float], rate: float, seconds: float, number: int
 ) -> list[TenantRequest]:
-    """Chats of lengths and times by chance, the same for each configuration of a round."""
+    """Chats of each tenant with drawn lengths and times. The same number draws the same ones."""
     found = []
     for tenant, factor in load.items():
         drawn = random.Random(f"{tenant} {number}")
@@ -214,7 +217,9 @@ def _calls(
 
 
 def _asked(served: Served, calls: list[TenantRequest]) -> dict[str, TenantFigures]:
-    """Figures of each tenant, as the server has noted them."""
+    """Send the chats, and return the figures of each tenant that the server has
+    recorded meanwhile.
+    """
     names = {call.tenant for call in calls}
     before = {name: _preempted(served, name) for name in names}
     since = time.time()
@@ -248,7 +253,9 @@ def _rows(
     now: list[dict[str, TenantFigures]],
     after: list[dict[str, TenantFigures]],
 ) -> Iterator[dict[str, Any]]:
-    """A row for each tenant that stays and each figure."""
+    """Rows that compare prediction and measurement, one for each figure of each tenant in both
+    configurations.
+    """
     for tenant in after[0]:
         said = prediction["tenants"][tenant]
         foretold = [msgspec.convert(said[when], TenantFigures) for when in ("now", "after")]
@@ -268,7 +275,9 @@ def _rows(
 
 
 def _order(told: list[float], seen: list[float], least: float) -> str:
-    """One word for whether it changes as is predicted; empty if no change is."""
+    """``right`` or ``WRONG``, if the figure changes as predicted or not; ``not seen`` without a
+    change, and empty if none is predicted.
+    """
     low, high = sorted(told)
     if high <= low * CHANGED or high - low < least:
         return ""

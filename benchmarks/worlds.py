@@ -1,11 +1,12 @@
-"""Worlds drawn at random, each simulated with `mirage` beside `pooled`: where does it do harm?
+"""Harm of `mirage` compared with `pooled`, in worlds drawn at random.
 
     .venv/bin/python -m benchmarks.worlds [--worlds 40] [--first 0] [--output DIR] [FILE ...]
 
-A world is a machine, two to four models and their loads, turns of 0.5 to 5 s, drained or not, or
-all at once. Prints a row for each, the worst first at the end, and how many are harmed: less
-than 0.98 of `pooled`'s tokens a second, or an end-to-end mean or P99 over 1.05 times as long.
-With FILEs, these worlds instead. Harmed ones are written into DIR.
+A world is a machine, two to four models and their loads, in turns of 0.5 to 5 s, drained or not, or
+with spatial sharing. A world is harmed if `mirage` has less than 0.98 of `pooled`'s tokens a
+second, or an end-to-end mean or P99 more than 1.05 times as long. The program simulates each world
+under both policies, and prints a row for each, then the number of harmed ones and the spread of
+each figure. FILEs are simulated instead of drawn worlds. Harmed worlds are written into DIR.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ MACHINES = ("gh200", "h100", "h200", "a100")
 MODELS = ("opt-6.7b", "opt-13b", "opt-30b", "llama-2-7b", "llama-2-13b", "llama-3-8b", "qwen2.5-7b")
 LENGTHS = ("sharegpt", "alpaca", "long", "short")
 RATES = 4.0, 50.0
-"""Requests per second of all models together."""
+"""Least and most requests per second of all models together."""
 TURNS = (0.5, 1.0, 2.0, 5.0)
 REQUESTS = 500
 FIGURES = {
@@ -48,7 +49,7 @@ Ratios = dict[str, float]
 
 
 def draw(number: int, rates: tuple[float, float] = RATES) -> World:
-    """The world of that number; it may be one whose models do not fit."""
+    """Draw the world of a number; its models may be too large for its machine."""
     rng = random.Random(number)
     count = rng.choice((2, 2, 3, 4))
     parts = [rng.uniform(0.5, 1.5) for _ in range(count)]
@@ -106,13 +107,15 @@ def ratios(world: World, seed: int) -> Ratios:
 
 
 def harmed(found: Ratios) -> bool:
-    """True if some request would have been better off with `pooled`."""
+    """True if `mirage` harms the world: a figure is worse than `pooled`'s by more than its
+    bound.
+    """
     slower = max(found["E2E mean"], found["E2E P99"]) > MOST_E2E
     return found["tokens/s"] < LEAST_TOKENS or slower
 
 
 def about(world: World) -> str:
-    """``h100, 3 models, turns of 2 s, 30 requests a second``."""
+    """Short text on a world, as ``h100, 3 models, turns of 2 s, 30/s``."""
     sharing = world["sharing"]
     how = "at once"
     if sharing["mode"] == "temporal":
@@ -123,7 +126,7 @@ def about(world: World) -> str:
 
 
 def row(title: str, about: str, found: Ratios) -> str:
-    """One of the table under `HEAD`."""
+    """One row of the table under `HEAD`."""
     cells = " | ".join(f"{found[name]:.2f}" for name in FIGURES)
     return f"| {title} | {about} | {cells} | {'harm' if harmed(found) else ''} |"
 
@@ -145,14 +148,14 @@ def main() -> None:
 
 
 def keep(world: World, folder: Path) -> None:
-    """Write one that is harmed."""
+    """Write a world to a file of its own, for one that is harmed."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{world['title'].replace(' ', '-')}.yaml"
     file.write_text(yaml.safe_dump(world, sort_keys=False))
 
 
 def summary(every: list[Ratios]) -> None:
-    """Print how many worlds are harmed, and the ends and the quarters of each figure."""
+    """Print the number of harmed worlds, and the ends and quartiles of each figure."""
     print(f"\n{sum(map(harmed, every))} of {len(every)} worlds are harmed")
     for name in FIGURES:
         values = sorted(found[name] for found in every)

@@ -23,7 +23,7 @@ STEPS: tuple[Step, ...] = ()
 
 
 class UnknownVersionError(ValueError):
-    """A version that this release cannot read; the message says what to do."""
+    """Error: this release cannot read a file's version; the message says what to do."""
 
 
 def newest() -> int:
@@ -37,7 +37,9 @@ def numbered(keys: Keys) -> dict[Any, Any]:
 
 
 def version_of(raw: Keys) -> int:
-    """Version of a file, 1 if it states none. Raises `UnknownVersionError`."""
+    """Version of a file, 1 if it states none. Raises `UnknownVersionError` unless it is a whole
+    number from 1 to the newest.
+    """
     told = raw.get(KEY, 1)
     if type(told) is not int or told < 1:
         raise UnknownVersionError(
@@ -53,7 +55,8 @@ def version_of(raw: Keys) -> int:
 
 
 def upgraded(raw: Keys) -> dict[Any, Any]:
-    """Content in the newest version's keys, with the version first. Raises `UnknownVersionError`.
+    """Content in the newest version's keys, with the version first. Raises `UnknownVersionError` as
+    `version_of` does.
 
     If the file states no version and the newest is the first, none is added.
     """

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 
 class InputRefused(ValueError):
-    """Input that the user can correct; the message is one line: what, which value, what to do."""
+    """Error: the user can correct some input; the message is one line: what, which value, what to
+    do."""
 
 
 class CommandFailed(Exception):
-    """A command failed while it ran; the message is one line."""
+    """Error: a command failed while it ran; the message is one line."""

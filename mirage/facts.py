@@ -1,7 +1,7 @@
 """Properties of one model that vLLM reports before weights are loaded: its layers, and its KV
 cache.
 
-`mirage.engine.probe` asks for them, `mirage.serve.fit` computes sizes from them, an engine's
+`mirage.engine.probe` asks for them, `mirage.serve.fit.fit` computes sizes from them, an engine's
 scheduler counts blocks by them. Sizes are bytes of device memory.
 """
 
@@ -109,12 +109,12 @@ class ModelFacts(msgspec.Struct, frozen=True):
     stays: str | None
     """Reason why the layers cannot move; None if they can."""
     block_bytes: int
-    """Bytes of one KV block, over all layers of its group; 0 without a KV cache."""
+    """Bytes of one KV block, over all layers of its group; 0 if the model has no KV cache."""
     block_runs: int
     """Contiguous runs of memory that a KV block consists of: 1, or one for each layer."""
     kv: KVGroups
     vllm: str
-    """Version of vLLM."""
+    """Version of the vLLM that reported these facts."""
     experts: ExpertFacts | None = None
     """Experts that could be given away; None if there are none."""
     experts_stay: str | None = None

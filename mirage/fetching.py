@@ -43,15 +43,16 @@ class WantedFile(NamedTuple):
 
 
 class FetchError(CommandFailed):
-    """A file could not be fetched; the message is one line."""
+    """Error: a file could not be fetched; the message is one line."""
 
 
 class UnreachableError(FetchError):
-    """No server returned the file; the cause is the last server's error."""
+    """Error: no server returned the file; its cause is the last server's error."""
 
 
 class _SameHost(urllib.request.HTTPRedirectHandler):
-    """Follows redirects; to another host or scheme, without the ``Authorization`` header."""
+    """Handler that follows redirects; to another host or scheme, without the ``Authorization``
+    header."""
 
     def redirect_request(
         self, req: Any, fp: Any, code: Any, msg: Any, headers: Any, newurl: str
@@ -106,7 +107,7 @@ def fetch(
 
 
 def checksum_like(known: str, path: Path) -> str:
-    """Checksum of a file, of the same kind as `known`. Raises `OSError`."""
+    """Checksum of a file, of the same kind as `known`. Raises `OSError` if it cannot be read."""
     if known.startswith("sha256:"):
         return f"sha256:{_digest(hashlib.sha256(), path)}"
     header = f"blob {path.stat().st_size}\0".encode()

@@ -31,7 +31,7 @@ CACHES = (
 """Variables that name the folders in which libraries inside an engine keep their caches."""
 
 Stamp = tuple[str, int, int]
-"""Path of a file, its bytes, and its time of change in nanoseconds."""
+"""Path of a file, its bytes, and its modification time in nanoseconds."""
 
 
 def modules() -> list[Stamp]:

@@ -20,12 +20,16 @@ ServedWords = Annotated[
         "ORGANISATION/NAME[@REVISION].",
     ),
 ]
+JsonOption = Annotated[
+    bool,
+    typer.Option("--json", help="Print one JSON object instead, whose keys docs/watching.md has."),
+]
 TrustOption = Annotated[
     list[str] | None,
     typer.Option(
         "--trust-remote-code",
         metavar="MODEL@COMMIT",
-        help="A MODEL whose own code may run, with the commit of it that you have read.",
+        help="MODEL whose own code may run, at the commit whose code you have read.",
         show_default=False,
     ),
 ]
@@ -46,5 +50,5 @@ def trace_format_option(formats: Iterable[str]) -> Any:
     """An option that names the format of a trace, one of `formats`."""
     names = ", ".join(formats)
     return typer.Option(
-        metavar="NAME", help=f"Format of the trace, where its beginning does not tell: {names}."
+        metavar="NAME", help=f"Format of the trace, if its beginning does not show it: {names}."
     )

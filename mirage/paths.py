@@ -23,7 +23,7 @@ def expanded(written: Written) -> Written:
     """`written` with ``~``, ``$NAME`` and ``${NAME}`` replaced as a shell does; a value that is no
     path is returned unchanged.
 
-    Raises `InputRefused` for a variable that is not set, or if the home is unknown.
+    Raises `InputRefused` for a variable that is not set or empty, or if the home is unknown.
     """
     if not isinstance(written, (str, Path)):
         return written

@@ -13,7 +13,8 @@ MODE = 0o600
 def replace_private(path: Path, data: bytes, *, lasting: bool = True) -> None:
     """Replace `path` with `data`: a reader finds the old bytes or all of the new ones.
 
-    With `lasting` that also holds after a crash of the machine. Raises `OSError`.
+    With `lasting` that also holds after a crash of the machine. Raises `OSError` if the file cannot
+    be written; then the old one stays.
     """
     unfinished = path.with_name(f".{path.name}.new")
     handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, MODE)
@@ -41,8 +42,8 @@ def replace_private(path: Path, data: bytes, *, lasting: bool = True) -> None:
 def read_private(path: Path, most_bytes: int) -> bytes:
     """Contents of a file that only this user can read and write.
 
-    Raises `OSError`; `PermissionError` for a file of another user, one that others may access, or
-    one of more than `most_bytes`.
+    Raises `OSError`; `PermissionError` for a file of another user, one that others may access, one
+    of more than `most_bytes`, or one that is no regular file.
     """
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as file:

@@ -29,8 +29,8 @@ def shown(value: Any) -> str:
 
 
 def one_line(message: str) -> str:
-    """A message of another program in one line: printable characters alone, at most `LONGEST` of
-    them.
+    """A message of another program in one line: unprintable characters are escaped, and the text
+    after the first `LONGEST` characters is left out.
     """
     words = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(message.split()))
     return words if len(words) <= LONGEST else f"{words[:LONGEST]}..."
@@ -167,8 +167,9 @@ def _things(context: Mapping[str, Any], bound: str) -> str:
 
 
 def _bound(value: float) -> str:
-    """A bound as text: a whole number with all its digits."""
-    return str(value) if isinstance(value, int) else f"{value:g}"
+    """A bound as text: a whole number with all its digits, also one that is a float."""
+    whole = isinstance(value, int) or (abs(value) < 1e15 and value == int(value))
+    return str(int(value)) if whole else f"{value:g}"
 
 
 NUMBER, WHOLE, TEXT, MAPPING = "a number", "a whole number", "text", "keys with values"

@@ -58,6 +58,8 @@ class Kernels:
     """Attention backend of models with latent attention."""
     tiles: frozenset[str] = frozenset()
     """Types of small matrices for which there are AMX kernels (sgl)."""
+    packs_layers: bool = False
+    """True if our engines pack bfloat16 matrices of layers that move, for sgl's kernels."""
     packs_convolutions: bool = False
     """True if convolutions of state-space layers in bfloat16 are packed; a plain copy is kept
     beside.
@@ -75,9 +77,13 @@ TABLE: Mapping[Processor, Kernels] = MappingProxyType(
             "_C_AVX2", "vec", "vec", "vec", _LATENT, eight_bit_kv=False, four_bits=False
         ),
         Processor.AVX512: Kernels("_C_AVX512", "vec", "vec", "vec", _LATENT),
-        Processor.AVX512_BF16: Kernels("_C", "vec", "vec", "vec", _LATENT, packs_convolutions=True),
+        Processor.AVX512_BF16: Kernels(
+            "_C", "vec", "vec", "vec", _LATENT, packs_layers=True, packs_convolutions=True
+        ),
         Processor.AMX: Kernels(
-            "_C", "vec", "amx", "amx", "AMX_MLA", frozenset({BRAIN, BYTE}), packs_convolutions=True
+            *("_C", "vec", "amx", "amx", "AMX_MLA", frozenset({BRAIN, BYTE})),
+            packs_layers=True,
+            packs_convolutions=True,
         ),
         Processor.ARM: Kernels(
             "_C", "neon", "neon", "neon", _LATENT, packs_convolutions=True, eight_bit_kv=False
@@ -113,6 +119,15 @@ def linear(kernels: Kernels, rows: int, columns: int, dtype: str, *, zen: bool =
     if dtype not in kernels.tiles or rows * columns * ITEM_BYTES[dtype] > SMALL_BYTES:
         return Linear.ONEDNN
     return Linear.SGL if rows < TILE_ROWS or _tiled(rows, columns) else Linear.ONEDNN
+
+
+def of_layers(kernels: Kernels, rows: int, columns: int, dtype: str) -> Linear | None:
+    """Library that multiplies by an unquantised matrix [rows, columns] of layers that move.
+
+    None: its weight stays plain, and torch multiplies.
+    """
+    packs = kernels.packs_layers and dtype == BRAIN and _tiled(rows, columns)
+    return Linear.SGL if packs else None
 
 
 def int8(kernels: Kernels, rows: int, columns: int, *, symmetric: bool) -> Linear:

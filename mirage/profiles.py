@@ -75,7 +75,7 @@ class Hardware(Strict):
     sequence_overhead_us: Sourced
     """Additional microseconds for each sequence in a step."""
     reserved_mb: Sourced
-    """Megabytes of each tenant's share that the context and activations take."""
+    """Megabytes (1e6 bytes) of each tenant's share that the context and activations take."""
     page_mib: SourcedPositive
     apply_ms: Sourced
     """Milliseconds for which an engine pauses when it acts on an allotment."""
@@ -91,10 +91,10 @@ class Hardware(Strict):
             raise ValueError(f"page_mib {self.page_mib.value:g}: use a power of two from 4 KiB")
         for name in ("bandwidth_efficiency", "compute_efficiency"):
             if (value := getattr(self, name).value) > 1:
-                raise ValueError(f"{name} {value:g} is more than all of it: use 1 or less")
+                raise ValueError(f"{name} {value:g} is above 1, the whole peak: use 1 or less")
         if self.link_mixed_gb_s.value > self.link_gb_s.value:
             raise ValueError(
-                f"link_mixed_gb_s {self.link_mixed_gb_s.value:g} is more than one way alone, "
+                f"link_mixed_gb_s {self.link_mixed_gb_s.value:g} is above link_gb_s, "
                 f"{self.link_gb_s.value:g}: lower it"
             )
         return self
@@ -142,7 +142,7 @@ class Model(Strict):
     active_experts: Count = 1
     vocabulary: Count
     positions: Annotated[int, Field(ge=0)] = 0
-    """Rows of a learned position table; 0 without one."""
+    """Rows of a learned position table; 0 if the model has none."""
     tied: bool
     """True if the output head shares the embedding table."""
     vectors: Annotated[int, Field(ge=0)] = 0
@@ -219,8 +219,8 @@ def shape(
 ) -> ModelShape:
     """Shape that an engine of this model would send in its `Hello`.
 
-    With `parts`, a layer moves in that many equal pieces. Each piece counts as a layer, and experts
-    stay.
+    A layer moves in `parts` equal parts. If there is more than one, each of them counts as a layer,
+    and experts stay.
     """
     page = hardware.page_bytes
     block = block_tokens * model.kv_token_bytes
@@ -250,7 +250,8 @@ Profile = TypeVar("Profile", Hardware, Model)
 
 def hardware(name: str, near: Path | None = None) -> Hardware:
     """The bundled hardware profile `name`, or that of the YAML file `name`, a path relative to
-    `near`. Raises `ConfigError`.
+    the folder `near` (None: the working folder). Raises `ConfigError` if there is none, or if the
+    file is wrong.
     """
     return _load("hardware", name, Hardware, near)
 
@@ -265,8 +266,9 @@ def of_device(name: str) -> Hardware | None:
 
 
 def model(name: str, near: Path | None = None) -> Model:
-    """The bundled model shape `name`, or that of the YAML file `name`, a path relative to `near`.
-    Raises `ConfigError`.
+    """The bundled model shape `name`, or that of the YAML file `name`, a path relative to the
+    folder `near` (None: the working folder). Raises `ConfigError` if there is none, or if the file
+    is wrong.
     """
     return _load("models", name, Model, near)
 

@@ -3,10 +3,12 @@
 The form is that of `mirage.wire`; the tag of a message is its ``type``. The control server states
 the memory that it wants an engine to hold (an `Allotment`, a desired state, never a delta); the
 engine states what it holds and what it wants (a `Report`). Each allotment carries a revision that
-only grows, so a repeated or late one is recognised and ignored.
+only grows, so an engine recognises and ignores a repeated or late allotment.
 
-The promise that makes over-commitment impossible: once an engine has *seen* revision ``r``
-(``Report.revision == r``) it never holds more than ``max(Report.held_bytes, r.grant_bytes)``.
+By one promise the control server never promises bytes of the device twice: an engine that reports
+revision ``r`` holds no more than ``max(Report.held_bytes, grant of r)`` until it sees a newer one.
+So its bound is the maximum of the newest report's holding, the grant of the revision in that
+report, and the grants of all newer allotments that were sent.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import msgspec
 
 from mirage.counters import Counters
 
-PROTOCOL_VERSION = 22
+PROTOCOL_VERSION = 23
 BEAT_S = 0.5
 """Seconds between two `Alive` messages of the server, and between two `Pulse` messages of an
 engine.
@@ -63,7 +65,8 @@ class ModelShape(msgspec.Struct, frozen=True):
 
 
 class Report(Counters, tag="report", tag_field="type"):
-    """An engine's state after a step, or after it acted on an allotment."""
+    """Engine to control server: the engine's state after a step, or after it acted on an
+    allotment."""
 
     revision: int
     """Revision of the newest allotment seen; 0 before the first."""
@@ -78,15 +81,17 @@ class Report(Counters, tag="report", tag_field="type"):
     kv_extents: int
     """Extents that hold memory: usable, or retiring and not yet given back."""
     kv_used_extents: int
-    """Extents with at least one block that belongs to a running request."""
+    """Extents with at least one block that belongs to a request."""
     kv_usable_extents: int = 0
-    """Extents that hold `kv_blocks`, or blocks of running requests."""
+    """Extents that `kv_blocks` fill, or `kv_used_extents` if that is more."""
     growth_extents: int = 0
     """Extents in total, granted or not, that running requests need: those in use, those of their
     next steps, and the engine's headroom.
     """
     admission_extents: int = 0
-    """Extents in total, granted or not, with which all waiting requests could start too."""
+    """Extents in total, granted or not, with which waiting requests could start too: as many as may
+    run beside those that do.
+    """
     running: int = 0
     """Requests in vLLM's running queue, including those held back for memory."""
     waiting: int = 0
@@ -106,7 +111,9 @@ class Report(Counters, tag="report", tag_field="type"):
     experts: int = 0
     """Experts of each layer whose memory is given away now; if not 0, no layer is remapped."""
     expert_load_s: float = 0.0
-    """Seconds to load one expert while a step waits, measured; 0 while unknown."""
+    """Seconds to load one expert while a step waits, measured; before the first such load, its part
+    of `layer_load_s`. 0 while unknown.
+    """
     expert_routed: list[float] = msgspec.field(default_factory=list)
     """At index g: how many of the g coldest experts of each layer one step routes to, summed over
     layers. Empty while too little was observed.
@@ -130,33 +137,36 @@ class Report(Counters, tag="report", tag_field="type"):
 
 
 class Pulse(msgspec.Struct, tag="pulse", tag_field="type", frozen=True):
-    """A sign of life, every `BEAT_S` seconds, from a thread that never waits for the engine's main
-    thread.
+    """Engine to control server: a sign of life, sent every `BEAT_S` seconds by a thread that never
+    waits for the engine's main thread.
     """
 
-    passes: int
-    """Scheduling passes that the engine's main thread has begun. While it has requests, passes
-    follow one another, also while another engine has the turn.
+    scheduler_calls: int
+    """Calls of vLLM's scheduler that the engine's main thread has begun. While it has requests,
+    they follow one another, also while another engine has the turn.
     """
     requests: int
     """Requests that run or wait."""
     cpu_s: float = 0.0
     """Processor seconds that the engine's process has used."""
     children_cpu_s: float = 0.0
-    """Processor seconds of its descendants, such as compilers, while a pass takes long."""
+    """Processor seconds that its descendants, such as compilers, have used. 0 unless there are
+    requests and no call of the scheduler has begun since the pulse before.
+    """
 
 
 class Stepped(msgspec.Struct, tag="stepped", tag_field="type", frozen=True):
-    """The engine's model has computed a request of the engine's own: it is ready to serve."""
+    """Engine to control server: the model has computed a request of the engine's own, so the engine
+    is ready to serve."""
 
     free_bytes: int = 0
-    """Bytes of the device that no process uses; 0 on a host."""
+    """Bytes of the device that no process uses; 0 if the device is host memory."""
     total_bytes: int = 0
-    """All bytes of the device; 0 on a host."""
+    """All bytes of the device; 0 if the device is host memory."""
 
 
 class CoreFailed(msgspec.Struct, tag="failed", tag_field="type", frozen=True):
-    """Last message of an engine whose core ends with an exception."""
+    """Engine to control server: the last message of an engine whose core ends with an exception."""
 
     error: str
     """Class of the exception, without its text, which may quote a request."""
@@ -165,7 +175,7 @@ class CoreFailed(msgspec.Struct, tag="failed", tag_field="type", frozen=True):
 
 
 class Allotment(msgspec.Struct, tag="allotment", tag_field="type", frozen=True):
-    """The memory an engine shall hold, as soon as it safely can."""
+    """Control server to engine: the memory that the engine shall hold, as soon as it safely can."""
 
     revision: int
     """Number of the allotment; it grows by one with each allotment of the engine."""
@@ -188,7 +198,7 @@ class Allotment(msgspec.Struct, tag="allotment", tag_field="type", frozen=True):
     experts: int = 0
     """Experts of each layer whose memory is given away; only where no layer is remapped."""
     lent: LentInTurns = "nothing"
-    """Layers of any model whose memory is lent under temporal sharing."""
+    """Layers, of whichever models, whose memory is lent under temporal sharing, and how."""
     asleep: bool = False
     """True for an engine that shall compute nothing and hold `geometry.asleep_bytes`, no more.
 
@@ -206,7 +216,8 @@ class EngineHoldings(msgspec.Struct, frozen=True):
 
 
 class Hello(msgspec.Struct, tag="hello", tag_field="type"):
-    """First message of an engine. `held_bytes` is the device memory that it holds now."""
+    """Engine to control server: the first message. `held_bytes` is the device memory that the
+    engine holds now."""
 
     version: int
     tenant: str
@@ -218,13 +229,16 @@ class Hello(msgspec.Struct, tag="hello", tag_field="type"):
 
 
 class Refusal(msgspec.Struct, tag="refusal", tag_field="type", frozen=True):
-    """No memory can be had for the engine's last demand: it may preempt now."""
+    """Control server to engine: no memory can be had for the engine's last demand, so it may
+    preempt now."""
 
     revision: int
+    """Revision of the engine's newest allotment."""
 
 
 class Turn(msgspec.Struct, tag="turn", tag_field="type", frozen=True):
-    """Temporal sharing: an engine steps only while it holds the turn."""
+    """Control server to engine, under temporal sharing: the engine gets the turn or loses it. It
+    steps only while it holds the turn."""
 
     holds: bool
     drain: bool = False
@@ -236,14 +250,16 @@ class Turn(msgspec.Struct, tag="turn", tag_field="type", frozen=True):
 
 
 class Alive(msgspec.Struct, tag="alive", tag_field="type", frozen=True):
-    """The control server lives, so an engine that waits for its answer may go on waiting.
+    """Control server to engine: the server lives, so an engine that waits for its answer may go on
+    waiting.
 
-    Sent every `BEAT_S` seconds, whatever else is sent; it has no answer.
+    It is sent every `BEAT_S` seconds, whatever else is sent, and has no answer.
     """
 
 
 class EngineLease(msgspec.Struct, tag="lease", tag_field="type", frozen=True):
-    """Seconds for which the engine may go on after its server has gone without a `Shutdown`.
+    """Control server to engine: the seconds for which the engine may go on after its server has
+    gone without a `Shutdown`.
 
     In that time it holds no more than it was allotted, and sends `Hello` to the next server at the
     same socket. An engine that has received no lease ends with its server.
@@ -253,7 +269,7 @@ class EngineLease(msgspec.Struct, tag="lease", tag_field="type", frozen=True):
 
 
 class Shutdown(msgspec.Struct, tag="shutdown", tag_field="type", frozen=True):
-    """The control server ends: the engine finishes its step and exits."""
+    """Control server to engine: the server ends, so the engine finishes its step and exits."""
 
 
 FromEngine = Hello | Report | Pulse | Stepped | CoreFailed

@@ -22,7 +22,7 @@ class TenantSample(Counters):
     kv_blocks: int
     """Usable KV blocks: granted and not retiring."""
     kv_used_blocks: int
-    """Blocks among `kv_blocks` that belong to a running request."""
+    """Blocks among `kv_blocks` that belong to a request."""
     layers_remapped: int
     """Layers whose memory is given away."""
     stream_slots: int
@@ -38,7 +38,7 @@ class TenantSample(Counters):
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """All tenants at time `t`, in seconds."""
+    """All tenants at time `t`, in seconds since the server was ready."""
 
     t: float
     tenants: dict[str, TenantSample]

@@ -76,8 +76,8 @@ def _redacted_text(text: str) -> str:
 
 
 def _parsed(text: str) -> dict[str, Any] | None:
-    """Mapping in `text`, since vLLM also accepts keys with values written as JSON; None if it has
-    none.
+    """Mapping for which `text` is the JSON, a form in which vLLM accepts arguments too; None for
+    any other text.
     """
     try:
         value = json.loads(text) if text.lstrip().startswith("{") else None

@@ -39,7 +39,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Broken(Exception):
-    """The other end has gone, or sent data that is not of the protocol; the message says which."""
+    """Error: the other end has gone, or sent data that is not of the protocol; it says which."""
 
 
 def encode(message: msgspec.Struct, descriptors: int = 0) -> bytes:
@@ -49,11 +49,12 @@ def encode(message: msgspec.Struct, descriptors: int = 0) -> bytes:
 
 
 class ChannelClosed(Broken):
-    """The other end has gone."""
+    """Error: the other end has gone."""
 
 
 class Decoder(Generic[T]):
-    """Splits received bytes and descriptors into messages. `kinds` is a union of tagged structs."""
+    """Splitter of received bytes and descriptors into messages. `kinds` is a union of tagged
+    structs."""
 
     def __init__(self, kinds: Any, most_descriptors: int = 0, longest: int = LONGEST) -> None:
         """`most_descriptors` is the limit for one message, `longest` its limit in bytes."""
@@ -71,13 +72,15 @@ class Decoder(Generic[T]):
 
     @property
     def has_next(self) -> bool:
-        """True if `next` would return a message or raise."""
+        """True if a whole message has come, or the beginning of one that is too long: then `next`
+        returns or raises.
+        """
         length = self._header()[0]
         return length > self.longest or 0 <= length <= len(self._bytes) - HEADER.size
 
     def next(self) -> tuple[T, list[int]] | None:
-        """The next message with its descriptors, which the caller now owns; None if it is
-        incomplete.
+        """Return the next message with its descriptors, which the caller then owns; None if the
+        message has not come in whole.
 
         Raises `Broken` for a message that is too large, not of the protocol, or without its
         descriptors.
@@ -95,7 +98,7 @@ class Decoder(Generic[T]):
         return self.body(body), [self._descriptors.popleft() for _ in range(count)]
 
     def body(self, body: bytes) -> T:
-        """Decode the body of a message. Raises `Broken`."""
+        """Decode the body of a message. Raises `Broken` if it is no message of the union."""
         try:
             return self._decoder.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -119,7 +122,8 @@ class Decoder(Generic[T]):
 class Channel(Generic[T]):
     """One end of a connection. One thread may send while another receives.
 
-    On a non-blocking socket no call waits; data that cannot be sent waits for `flush`.
+    On a non-blocking socket `say`, `tell`, `flush`, `read` and `hear` never wait; data that cannot
+    be sent stays for the next `flush`. `finish` and `comes` wait for a limited time.
     """
 
     def __init__(
@@ -158,12 +162,14 @@ class Channel(Generic[T]):
 
     @property
     def has_next(self) -> bool:
-        """True if `next` would return a message or raise, without reading from the socket."""
+        """True if a whole message was read, or the beginning of one that is too long: then `next`
+        returns or raises.
+        """
         return self._decoder.has_next
 
     def say(self, *messages: msgspec.Struct, descriptors: Sequence[int] = ()) -> None:
-        """Send messages as far as that works without waiting. `descriptors` go with the first
-        message, and also stay open here.
+        """Send messages; on a non-blocking socket, as far as the other end has room for them.
+        `descriptors` go with the first message, and also stay open here.
 
         Raises `Broken` if the other end has gone, or has left more than `most_unread` bytes unread.
         """
@@ -183,7 +189,10 @@ class Channel(Generic[T]):
             self.shut()
 
     def flush(self) -> None:
-        """Send as much as the other end has room for. Raises `Broken`."""
+        """Send what is unsent; on a non-blocking socket, as much as the other end has room for.
+
+        Raises `Broken` if the other end has gone.
+        """
         try:
             while self._unsent:
                 self._send_some()
@@ -194,7 +203,9 @@ class Channel(Generic[T]):
         self._watch()
 
     def read(self) -> bool:
-        """Read once from the socket; False if nothing has come. Raises `Broken`."""
+        """Read once from the socket; False if nothing has come. Raises `ChannelClosed` if the other
+        end has gone, and `Broken` if descriptors were lost.
+        """
         try:
             data, descriptors, flags, _ = socket.recv_fds(
                 self.socket, PIECE, self._most_descriptors, socket.MSG_CMSG_CLOEXEC
@@ -212,20 +223,21 @@ class Channel(Generic[T]):
 
     def next(self) -> tuple[T, list[int]] | None:
         """The next message that was read, with its descriptors, which the caller now owns; None if
-        there is none. Raises `Broken`.
+        there is none. Raises `Broken` for one that is too large or not of the protocol.
         """
         return self._decoder.next()
 
     def hear(self) -> Iterator[T]:
         """All messages that have come, on a channel whose messages bring no descriptors. Raises
-        `Broken`.
+        `Broken` as `read` and `next` do.
         """
         while self.read():
             while (heard := self.next()) is not None:
                 yield heard[0]
 
     def wait(self) -> tuple[T, list[int]]:
-        """Wait for the next message, and return it with its descriptors. Raises `Broken`.
+        """Wait for the next message, and return it with its descriptors. Raises `Broken` as `read`
+        and `next` do.
 
         The socket must block; if it has a timeout, each read may take that long.
         """
@@ -306,7 +318,7 @@ class Channel(Generic[T]):
 
 async def receive(reader: asyncio.StreamReader, decoder: Decoder[T]) -> T | None:
     """The next message of a stream; None at its end, also in the middle of a message. Raises
-    `Broken`.
+    `Broken` for one that is too large or not of the protocol.
 
     `decoder` only decodes bodies; it keeps no data between calls.
     """

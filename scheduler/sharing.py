@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 
 class SharingError(RuntimeError):
-    """Error: two tenants could step at once, or a tenant without a place in the order is named."""
+    """Error: under temporal sharing two tenants could step at the same time, or the work of a
+    tenant that was never added is noted."""
 
 
 class Sharing(ABC):
@@ -15,8 +16,8 @@ class Sharing(ABC):
     returns the tenants.
 
     The caller tells a tenant that enters the decided set that it has the turn, and revokes the turn
-    of one that leaves the set. `decide` returns the same if it is called again, and never looks at
-    a clock.
+    of one that leaves the set. A second call of `decide` with the same time and no event in between
+    returns the same set. No method looks at a clock.
     """
 
     leaving: str | None = None
@@ -29,12 +30,12 @@ class Sharing(ABC):
 
     @abstractmethod
     def leaves(self, name: str) -> None:
-        """Remove a tenant, after `lost`, from the order."""
+        """Remove a tenant from the order. The caller has called `lost` for it before."""
 
     @abstractmethod
     def has_work(self, name: str, work: bool, now: float) -> None:
-        """Note at time `now` that a tenant has requests running or waiting (`work`), or has
-        none."""
+        """Note at time `now` that a tenant has requests running or waiting (`work`), or has none.
+        Under temporal sharing, raise `SharingError` for a tenant that was never added."""
 
     @abstractmethod
     def holds(self, name: str, holding: bool, now: float) -> None:
@@ -51,11 +52,16 @@ class Sharing(ABC):
 
     @abstractmethod
     def decide(self, now: float) -> frozenset[str]:
-        """Return the tenants that may step from `now` on."""
+        """Return the tenants that have the turn from `now` on; under spatial sharing all tenants.
+
+        Under temporal sharing a call may end a turn and begin the next one. The set is empty while
+        a tenant is `leaving`, which may still step.
+        """
 
     @abstractmethod
     def prolongs(self, seconds: float) -> None:
-        """Prolong the turn that `decide` has just begun by `seconds`."""
+        """Add `seconds` to the length of the turn that `decide` has just begun; nothing happens
+        under spatial sharing."""
 
     @abstractmethod
     def next_deadline(self) -> float | None:
@@ -64,12 +70,13 @@ class Sharing(ABC):
 
     @abstractmethod
     def upcoming(self) -> str | None:
-        """Return the tenant that gets the next turn, once the present holder has stopped; None if
-        there is none."""
+        """Return the tenant that gets the next turn, once the present holder has stopped: the
+        holder itself if no other tenant has work. None if no tenant has work, and always under
+        spatial sharing."""
 
 
 class Spatial(Sharing):
-    """All tenants step at once."""
+    """Spatial sharing: all tenants step at the same time."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = frozenset(names)
@@ -131,7 +138,7 @@ class Temporal(Sharing):
             self._work[name] = False
 
     def leaves(self, name: str) -> None:
-        if name == self._last:  # who follows it is next all the same
+        if name == self._last:  # the tenant after it is next all the same
             self._last = self._ring[self._ring.index(name) - 1]
         self._ring.remove(name)
         del self._work[name]
@@ -193,6 +200,6 @@ class Temporal(Sharing):
 
 
 def make_sharing(names: Iterable[str], turn_s: float | None) -> Sharing:
-    """Return the rule for `names`: turns of `turn_s` seconds in this order, or all at once if
+    """Return the rule for `names`: turns of `turn_s` seconds in this order, or spatial sharing if
     `turn_s` is None."""
     return Spatial(names) if turn_s is None else Temporal(names, turn_s)

@@ -21,10 +21,10 @@ class Tenant:
     """Rank among tenants: a tenant with a higher number is served earlier and gives memory
     later."""
     floor_layers: int = 1
-    """Layers that always stay resident."""
+    """Number of layers that always stay resident."""
     max_percent: float | None = None
-    """Per cent of the tenant's layers that may be given away at most; None for the limit of all
-    tenants."""
+    """Per cent of the tenant's layers that may be given away at most; None for the limit that
+    applies to each tenant without one of its own."""
     max_cost_ms: float | None = None
     """Milliseconds that loads of its layers may add to a token on average; beyond that the tenant
     gives no more layers. None for no limit."""
@@ -39,8 +39,8 @@ class Tenant:
 
 
 class Activity(msgspec.Struct, frozen=True):
-    """Activity of a tenant: True in `busy` if it has work, and the time in seconds at which it last
-    had work (-inf for never)."""
+    """Activity of a tenant: `busy` is True if it has work, `last_busy` is the time in seconds at
+    which it last had some (-inf for never)."""
 
     busy: bool = False
     last_busy: float = -inf
@@ -54,7 +54,7 @@ class Activity(msgspec.Struct, frozen=True):
 
     def at(self, now: float, cooldown_s: float) -> Clocked[bool]:
         """Return True, with the time until which that is valid, if the tenant is busy or was busy
-        less than `cooldown_s` seconds ago.
+        less than `cooldown_s` seconds before `now`; else False, valid for ever.
 
         The cooldown keeps a pause between two requests from counting as idleness.
         """

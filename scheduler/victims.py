@@ -9,7 +9,7 @@ import msgspec
 
 Rule = Literal["mru", "lru"]
 
-# What to sort by, ascending, of the time at which a tenant last had work.
+# Sort keys, ascending, made from the time at which a tenant last had work.
 RANKS: dict[Rule, Callable[[float], float]] = {
     "mru": lambda last_busy: -last_busy,
     "lru": lambda last_busy: last_busy,

@@ -15,13 +15,13 @@ COMMANDS = ("test", "slow", "long")
 CHOICE = "MIRAGE_TESTS"
 """The environment variable that names the command; without it all tests that are named run."""
 SEED = "MIRAGE_TEST_SEED"
-"""The one that repeats a draw."""
+"""The environment variable with the seed of all draws; an earlier seed repeats them."""
 IN_PART = frozenset({"drawn", "one_of", "hypothesis"})
-LEAST_EXAMPLES = 25
+LEAST_EXAMPLES, MOST_EXAMPLES = 25, 250
 
 
 def commands_of(marks: Collection[str]) -> frozenset[str]:
-    """Commands that run a test with these marks; there is always one."""
+    """Commands of make that run a test with these marks; there is always one."""
     if {"long", "rare"} & set(marks):
         return frozenset({"long"})
     first = "slow" if "slow" in marks else "test"
@@ -29,14 +29,18 @@ def commands_of(marks: Collection[str]) -> frozenset[str]:
 
 
 def drawn(seed: str, product: str, values: Sequence[object]) -> object:
-    """One of `values`; `product` names the test and its other parameters."""
+    """One of `values`, chosen by the seed. `product` names the test and its other parameters, so
+    each product draws for itself.
+    """
     return random.Random(f"{seed} {product}").choice(values)
 
 
 def left_out(
     seed: str, tests: Mapping[str, tuple[str, object]], command: str | None
 ) -> frozenset[str]:
-    """Tests that were not drawn, by id; each is given with its product and its value in it."""
+    """Ids of the tests that this run leaves out because their value was not drawn. Each test is
+    given with its product and its value.
+    """
     if command in (None, "long"):
         return frozenset()
     values: dict[str, list[object]] = {}
@@ -47,7 +51,9 @@ def left_out(
 
 
 def scaled(examples: int, command: str | None) -> int:
-    """Number of examples that are tried of the `examples` that ``make long`` tries."""
+    """Number of examples that Hypothesis tries in this run; `examples` is the number in ``make
+    long``.
+    """
     if command == "long":
         return examples
-    return max(examples // 4, min(examples, LEAST_EXAMPLES))
+    return min(max(examples // 4, min(examples, LEAST_EXAMPLES)), MOST_EXAMPLES)

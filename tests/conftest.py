@@ -1,4 +1,6 @@
-"""Every test file belongs to exactly one layer, the one of its folder; marks say who runs it."""
+"""Layers and marks of tests: a test's layer is its folder, and its marks say which
+command runs it.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ for layer in LAYERS:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The seed is drawn once, before there are workers, which inherit it."""
+    """Choose the seed once, before pytest has workers, which inherit it."""
     command = os.environ.get(CHOICE)
     if command not in (None, *COMMANDS):
         raise pytest.UsageError(f"{CHOICE}={command}: one of {', '.join(COMMANDS)}")
@@ -37,7 +39,7 @@ def pytest_report_header() -> str:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say the seed once more, where it is seen with -q."""
+    """Print the seed again after a failure, where it is seen also with -q."""
     if terminalreporter.stats.get("failed"):
         terminalreporter.write_line(f"drawn with {_repeat()}")
 
@@ -80,7 +82,8 @@ def _runs(item: pytest.Item, command: str | None) -> bool:
 
 
 def _product(item: pytest.Item) -> tuple[str, object] | None:
-    """The test with its other parameters, and the value of the one that is drawn.
+    """Name of a test with its other parameters, and the value of its drawn parameter; None if
+    nothing is drawn.
 
     Tests that are drawn `together` are one product, whatever their other parameters are.
     """
@@ -98,7 +101,9 @@ def _product(item: pytest.Item) -> tuple[str, object] | None:
 
 
 def _file(item: pytest.Item) -> tuple[str, object] | None:
-    """The group of the test's file, and the file. Of those that are not slow each is run."""
+    """Group of the test's file and the file's name, if one file of the group is drawn for slow
+    tests; else None.
+    """
     mark = item.get_closest_marker("one_of")
     if mark is None or item.get_closest_marker("slow") is None:
         return None

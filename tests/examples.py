@@ -1,4 +1,4 @@
-"""Number of examples that Hypothesis tries: all in ``make long``, a quarter otherwise."""
+"""Settings of Hypothesis: all examples in ``make long``, about a quarter otherwise."""
 
 from __future__ import annotations
 
@@ -11,5 +11,7 @@ from tests.commands import CHOICE, scaled
 
 
 def examples(count: int, **more: Any) -> settings:
-    """Settings for `count` examples in ``make long``; how long one takes says nothing."""
+    """Settings for `count` examples in ``make long`` and fewer otherwise, without a time limit for
+    each.
+    """
     return settings(max_examples=scaled(count, os.environ.get(CHOICE)), deadline=None, **more)

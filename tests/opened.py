@@ -1,4 +1,4 @@
-"""Opens and reads of files meanwhile, as the kernel tells them (inotify)."""
+"""Counts of opens and reads of a file, as the kernel reports them (inotify)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @contextmanager
 def opened(file: Path) -> Iterator[Callable[[], int]]:
-    """Inside the block a function that says how often it was opened or read since last asked.
-
-    Of what is read through a mapping, only the opening is seen.
+    """Context with a function that returns how often the file was opened or read since its last
+    call. Reads through a mapping are not counted.
     """
     watching = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -30,7 +29,7 @@ def opened(file: Path) -> Iterator[Callable[[], int]]:
 
 
 def _events(watching: int) -> int:
-    """Events that are there; a file's have no name behind them. Equal ones may come as one."""
+    """Number of waiting inotify events. Equal ones in a row may have been merged by the kernel."""
     found = 0
     while True:
         try:

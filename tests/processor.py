@@ -1,4 +1,4 @@
-"""Kernels that vLLM lacks on some processors: AVX2 has fewest, and only AMX has all."""
+"""Kernels that vLLM lacks on some processors: AVX2 has the fewest, only AMX has all."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ MISSING = (
     "FP8 KV cache on CPU requires x86 with AVX-512",
     "requires AMX tile support",
 )
-"""In what vLLM and our check say: of four-bit weights, of a KV cache and weights of eight bits."""
+"""Parts of messages of vLLM and of our check, that a kernel is missing: for four-bit weights, for a
+KV cache of eight bits, for weights of eight bits.
+"""
 
 
 def lacks_kernel(said: object) -> bool:
-    """Whether an engine ended for that alone."""
+    """True if the message says that vLLM has no kernel for this processor."""
     return any(words in str(said) for words in MISSING)

@@ -1,8 +1,8 @@
-"""Renews the tables of vLLM's names that `mirage.doctor.names` holds our sources against.
+"""Renews the tables of vLLM's names with which `mirage.doctor.names` compares our sources.
 
 python -m tests.vllm_names FOLDER...
 
-Of the vLLM that is installed, and of that in each FOLDER: `tests.newest` lays one.
+Writes those of the installed vLLM, and of the vLLM in each FOLDER, as `tests.newest` makes one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ VERSION = re.compile(r"^__version__ = version = '(\d+(?:\.\d+)*)", re.MULTILINE)
 
 
 def needs() -> list[Need]:
-    """Names of vLLM that the engine needs, and those that tests and benchmarks import."""
+    """Names of vLLM that the engine uses, and those that tests and benchmarks import."""
     others = sources(ROOT, ("benchmarks", "tests"))
     importing = {path: text for path, text in others.items() if IMPORTS.search(text)}
     ours = engine_needs()
@@ -33,14 +33,15 @@ def needs() -> list[Need]:
 
 
 def version(folder: Path) -> str:
-    """Version of the vLLM in a folder."""
+    """Version of vLLM by the file `_version.py` of its package, which lies in `folder`."""
     found = VERSION.search((folder / "vllm" / "_version.py").read_text())
     assert found is not None, folder
     return found[1]
 
 
 def renew(folder: Path) -> Path:
-    """Write the table of the vLLM in a folder."""
+    """Write the table of names of the vLLM whose package lies in `folder`; return the table's
+    path."""
     file = FOLDER / f"{version(folder)}.json"
     found = table(needs(), Tree(folder).said)
     file.write_text(json.dumps(found, indent=1) + "\n")

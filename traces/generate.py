@@ -1,9 +1,9 @@
 """The bundled sample trace, made from a seed: ``python -m traces.generate [FILE]``.
 
-Three levels of arrivals, as the published code trace shows them when its gaps are sorted:
-*spells* of work minutes apart, *volleys* of requests a few seconds apart inside a
-spell, requests tens of milliseconds apart inside a volley. Lengths are those of the published
-conversation trace: a code trace's bursts of requests that write long answers.
+Three levels of arrivals, as Azure's published trace of code requests shows them when its gaps are
+sorted: *spells* of work minutes apart, *volleys* of requests a few seconds apart inside a spell,
+requests tens of milliseconds apart inside a volley. Lengths are those of Azure's published trace of
+conversations: so the bursts of code requests come with long answers.
 
 Writes Azure's 2023 format to the byte: header, CRLF, seven fractional digits, no line end
 after the last row. The same seed gives the same file.
@@ -21,7 +21,8 @@ from pathlib import Path
 from traces import SAMPLE
 
 SEED = 535
-"""Of the first thousand seeds, the trace longer than 1,150 s with the most uneven gaps."""
+"""Seed of the trace with the most uneven gaps: of the first thousand seeds, those whose traces are
+longer than 1,150 s were compared."""
 REQUESTS = 600
 START = datetime(2024, 1, 15, 9, 0)
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"

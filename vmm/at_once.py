@@ -21,16 +21,18 @@ MOST_THREADS = 8
 
 
 def thread_count(pieces: int) -> int:
-    """Number of threads for `pieces`: at most one for each, `MOST_THREADS`, and the processors that
-    this process may use.
+    """Number of threads for so many `pieces`: the least of their number, `MOST_THREADS`, and the
+    processors that this process may use.
     """
     return min(pieces, MOST_THREADS, len(os.sched_getaffinity(0)))
 
 
 def at_once(work: Callable[..., object], pieces: Sequence[tuple[Any, ...]]) -> None:
-    """Call `work` with the arguments in each of `pieces`, in any order, and wait for all calls.
+    """Call `work` with the arguments in each of `pieces`, by several threads, and wait for all
+    calls.
 
-    Raises the error of the first piece that failed, after all threads have ended.
+    Raises the error of the first of `pieces` whose call failed, after all threads have ended.
+    Pieces after it may be left out then.
     """
     if (threads := thread_count(len(pieces))) < 2:
         for piece in pieces:
@@ -52,7 +54,7 @@ def populate(address: int, nbytes: int, *, writable: bool = True) -> None:
     """Allocate the memory behind these addresses now: for writing if `writable`, else for reading.
     Raises `OSError` if there is none.
 
-    Kernels before 5.14 do not support this: there memory is allocated when it is touched.
+    Does nothing on kernels before 5.14: there memory is allocated when it is touched.
     """
 
     def work(offset: int, size: int) -> None:

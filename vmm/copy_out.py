@@ -16,12 +16,13 @@ Copy = tuple[int, int, int]
 
 
 def copy_out(driver: Driver, copies: Sequence[Copy], *, locked: bool) -> None:
-    """Copy from the device and wait for the end. `locked`: the host memory is pinned
-    (`Driver.pin`).
+    """Make these copies from the device, and wait until all have ended. `locked`: the host memory
+    is pinned (`Driver.pin`).
 
     Copies to memory that is not pinned go through pinned buffers if the driver can pin memory: only
     to such memory does the device copy at the link's speed, and from several threads. Raises
-    `VmmError`.
+    `VmmError` if a copy is refused, or if there is no memory for these buffers or it cannot be
+    pinned.
     """
     pieces = [(dst + at, src + at, size) for dst, src, nbytes in copies for at, size in cut(nbytes)]
     if locked or not driver.locks_memory:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 ADDRESSES = 1 << 57
-"""Size of an address space in bytes that no device has. For so many the device may report an
+"""Bytes of addresses that no device has. If so many are to be reserved, the device may report an
 invalid value instead of lack of memory.
 """
 
@@ -56,7 +56,8 @@ class CudaDriver(Driver):
     With `shareable`, pages can be exported to other processes. `tensors_on` is the device that
     torch shall assume for addresses, by default this GPU.
 
-    Raises `DeviceUnavailable`, `Misaligned`. In a forked child the driver is closed, as all of CUDA
+    Raises `DeviceUnavailable` if there is no such GPU or it lacks what is asked of it, and
+    `Misaligned` for another `page_bytes`. In a forked child the driver is closed, as all of CUDA
     is.
     """
 
@@ -97,7 +98,9 @@ class CudaDriver(Driver):
         self._handles: dict[Page, Any] = {}
         self._next = 0
         self._undone: list[Call] = []
-        """Calls that undo a failed call and were refused themselves, in order."""
+        """Calls that undo a failed call, or finish a release, and were refused themselves; in
+        order.
+        """
         self._pinned: dict[int, int] = {}
         self._lock = threading.RLock()
         self._streams: set[CudaStream] = set()
@@ -160,7 +163,7 @@ class CudaDriver(Driver):
         with self.opened() as table:
             table.check_release(pages)
             handles = [self._handles[page] for page in pages]
-            # Refused at first, nothing has changed; later, what was refused is owed.
+            # If the first is refused, nothing has changed; a later one is repeated by `_pay`.
             for handle in handles[:1]:
                 call(cu.cuMemRelease, handle)
             self._undo(*((cu.cuMemRelease, handle) for handle in handles[1:]))
@@ -171,16 +174,17 @@ class CudaDriver(Driver):
     def export_page(self, page: Page) -> int:
         """A file descriptor that represents the page in any process; the caller closes it.
 
-        The page's memory is free when every process has released it. Needs `shareable`. Raises
-        `DeviceError` for a page that was imported.
+        The page's memory is free when every process has released it and closed the descriptors.
+        Raises `DeviceError` if the driver is not `shareable`, or for a page that was imported.
         """
         with self.opened() as table:
             table.check_known([page])
             return int(call(cu.cuMemExportToShareableHandle, self._handles[page], POSIX_FD, 0))
 
     def import_page(self, fd: int) -> Page:
-        """Page of this driver's size that another process exported as `fd`. Raises `OutOfMemory`
-        beyond the capacity, and `DeviceError`.
+        """Page of this driver's size that another process exported as `fd`, which the caller
+        closes. Raises `OutOfMemory` beyond the capacity, and `DeviceError` if the device refuses
+        `fd`.
         """
         with self.opened() as table:
             self._check_capacity(1)
@@ -267,8 +271,8 @@ class CudaDriver(Driver):
             return self._stream(handle, owned=True)
 
     def adopt(self, handle: int) -> CudaStream:
-        """A stream for the CUDA handle of one made elsewhere, for example by torch; closing it does
-        not destroy the handle.
+        """A `CudaStream` over the CUDA handle of a stream that was made elsewhere, for example by
+        torch; closing it does not destroy the handle.
         """
         with self.opened():
             return self._stream(cu.CUstream(handle), owned=False)
@@ -329,7 +333,9 @@ class CudaDriver(Driver):
 
     @contextmanager
     def opened(self) -> Iterator[PageTable]:
-        """The page table, with the context current and all calls owed made. Raises `DriverClosed`.
+        """The page table, with CUDA's context current, after the calls that undo an earlier failure
+        (`_pay`). Raises `DriverClosed`, and the device's error if it refuses one of these calls
+        again.
 
         Inside another `opened` of the same thread it only checks that the driver is open, because
         pushing and popping the context takes longer than most calls in it.
@@ -349,9 +355,9 @@ class CudaDriver(Driver):
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Makes the driver's context current for blocking calls, without a lock.
+        """Make the driver's context current for blocking calls, without a lock.
 
-        Raises `DriverClosed`.
+        Raises `DriverClosed` if the driver was closed.
         """
         self._check_open()
         with self._context.current():
@@ -407,16 +413,16 @@ class CudaDriver(Driver):
         return pages
 
     def _undo(self, *calls: Call) -> None:
-        """Make `calls`, which undo the beginning of a call that failed. Those that are refused stay
-        owed.
+        """Make `calls`, which undo the beginning of a call that failed, or finish a release. The
+        first that the device refuses and those after it stay in `_undone`, to be made later.
         """
         self._undone += calls
         with suppress(VmmError):  # it will be tried again, and the first error is to be seen
             self._pay()
 
     def _pay(self) -> None:
-        """Make the calls that are owed. Raises the error of the first that is refused again; it
-        stays owed.
+        """Make the calls of `_undone`, in order. Raises the error of the first that is refused
+        again; it stays there, and so do those after it.
         """
         while self._undone:
             call(*self._undone[0])

@@ -43,7 +43,8 @@ def call(function: Callable[..., Any], *values: Any) -> Any:
     """Call a function of CUDA's driver; return its results without the code: None, one value, or a
     tuple.
 
-    Raises `OutOfMemory`, `DeviceUnavailable`, `DeviceLost` or `DeviceError`.
+    Raises `OutOfMemory`, `DeviceUnavailable`, `DeviceLost` or `DeviceError`, by the error code
+    (`NAMED`).
     """
     code, *found = answer(function, *values)
     if code:

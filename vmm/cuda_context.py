@@ -17,7 +17,9 @@ from vmm.driver import VmmError
 
 
 class PrimaryContext:
-    """A device's primary context, retained until `close`. Raises `DeviceUnavailable`."""
+    """Primary context of device `index`, retained until `close`. Raises `DeviceUnavailable` if
+    there is no such device.
+    """
 
     def __init__(self, index: int) -> None:
         self._device = get_device(index)
@@ -32,8 +34,8 @@ class PrimaryContext:
         try:
             yield
         finally:
-            # Refused, it leaves our context current. That is better than to call what has
-            # been done refused, or to hide why it was not done.
+            # If this is refused, our context stays current. That is better than to raise for a
+            # call that has run, or to hide the error of one that has not.
             with suppress(VmmError):
                 call(cu.cuCtxPopCurrent)
 

@@ -39,7 +39,7 @@ class DeviceFacts:
 
 def driver_version() -> tuple[int, int]:
     """Newest version of CUDA that the driver supports, as (major, minor). Raises
-    `DeviceUnavailable`.
+    `DeviceUnavailable` if there is no driver.
     """
     started()
     version = call(cu.cuDriverGetVersion)

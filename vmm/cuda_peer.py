@@ -20,7 +20,8 @@ ENABLED = (Code.CUDA_SUCCESS, Code.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
 
 
 class PeerLink:
-    """Access from `near` to `far`, two drivers of this process. Raises `DeviceUnavailable`.
+    """Access of the devices of two drivers of this process to each other's memory. Raises
+    `DeviceUnavailable` if one of them cannot reach the other's.
 
     It has no `close`: access between two devices belongs to the process, torch included, and ends
     with their contexts. Each driver keeps its own pages; both must outlive the link's streams.
@@ -79,8 +80,9 @@ class PeerStream(Stream):
 
 
 def _enable(one: CudaDriver, other: CudaDriver) -> None:
-    """Give `one` access to the memory of `other`, unless it has it already. Raises
-    `DeviceUnavailable`.
+    """Give the device of `one` access to the memory of the device of `other`, unless it has it
+    already. Raises `DeviceUnavailable` if it cannot reach that memory, and another `VmmError` if
+    the driver refuses.
     """
     devices = get_device(one.facts.index), get_device(other.facts.index)
     if not call(cu.cuDeviceCanAccessPeer, *devices):

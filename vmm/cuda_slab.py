@@ -45,8 +45,9 @@ class Slab:
 
     @classmethod
     def lend(cls, driver: CudaDriver, nbytes: int) -> Self:
-        """Create `nbytes` of memory on the driver's device, to be lent. Raises `Misaligned`,
-        `OutOfMemory`.
+        """Create `nbytes` of memory on the driver's device, to be lent. Raises `Misaligned` unless
+        `nbytes` is a positive multiple of the device's granularity, and `OutOfMemory` if
+        the device's memory is short.
         """
         if nbytes <= 0 or nbytes % driver.granularity:
             raise Misaligned(
@@ -60,7 +61,8 @@ class Slab:
 
     @classmethod
     def borrow(cls, driver: CudaDriver, fd: int, nbytes: int) -> Self:
-        """Slab of `nbytes` that another process lent as `fd`. Raises `VmmError`.
+        """Slab of `nbytes` that another process lent as `fd`. Raises `VmmError` if it cannot be
+        imported or mapped.
 
         The caller keeps `fd` and closes it. `nbytes` is the size at which the slab was lent.
         """
@@ -76,7 +78,7 @@ class Slab:
             return int(call(cu.cuMemExportToShareableHandle, self._handle, POSIX_FD, 0))
 
     def close(self) -> None:
-        """Unmap and release the memory. No copy of it may be under way. Idempotent. Raises
+        """Unmap and release the memory. No copy from or to it may be under way. Idempotent. Raises
         `VmmError` if the device refuses.
         """
         if not self._open:
@@ -89,7 +91,9 @@ class Slab:
 
 
 def reachable(near: int, far: int) -> bool:
-    """True if GPU `near` can use memory of GPU `far`. Raises `DeviceUnavailable`."""
+    """True if GPU `near` can use memory of GPU `far`. Raises `DeviceUnavailable` if one of them
+    does not exist.
+    """
     return bool(call(cu.cuDeviceCanAccessPeer, get_device(near), get_device(far)))
 
 

@@ -18,12 +18,12 @@ class Door(Protocol):
 
     def opened(self) -> AbstractContextManager[PageTable]:
         """Page table, with the driver's lock held and its context current in this thread. Raises
-        `DriverClosed`.
+        `DriverClosed` if the driver was closed.
         """
 
     def entered(self) -> AbstractContextManager[None]:
-        """Make the context current without the lock, for calls that block. Raises
-        `DriverClosed`.
+        """Make the context current without the lock, for calls that block. Raises `DriverClosed` if
+        the driver was closed.
         """
 
 
@@ -87,7 +87,7 @@ class CudaStream(Stream):
 
     def together(self) -> AbstractContextManager[object]:
         """Context that takes the lock and sets the context once for all calls inside. Raises
-        `DriverClosed`.
+        `DriverClosed` if the stream or the driver was closed.
         """
         return self.enqueuing()
 
@@ -121,8 +121,8 @@ class CudaStream(Stream):
         self._tell_closed(self)
 
     def enqueuing(self) -> AbstractContextManager[PageTable]:
-        """Page table, with lock and context for a call that uses `handle`. Raises
-        `DriverClosed`.
+        """Page table, with lock and context for a call that uses `handle`. Raises `DriverClosed` if
+        the stream or the driver was closed.
         """
         self._check_open()
         return self._door.opened()

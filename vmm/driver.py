@@ -1,6 +1,6 @@
 """The backend contract: physical pages, reserved addresses and the mapping between them.
 
-Two drivers keep it: `vmm.host` (memfd and mmap, runs anywhere) and `vmm.cuda` (a GPU, through
+Two drivers implement it: `vmm.host` (memfd and mmap, runs anywhere) and `vmm.cuda` (a GPU, through
 cuda-python). `vmm` knows nothing of models. Addresses are integers, sizes bytes; every size
 and address handed to `reserve`, `map` and `unmap` is a multiple of `page_bytes`.
 """
@@ -20,11 +20,13 @@ Page = NewType("Page", int)
 
 
 class VmmError(Exception):
-    """A memory operation was refused, and nothing was changed."""
+    """A memory operation was refused; nothing was changed, unless the operation says otherwise."""
 
 
 class Misaligned(VmmError):
-    """An address or a size is not a multiple of the page, or is not positive."""
+    """An address or a size is not a multiple of the page, a size is not positive, or a count is
+    negative.
+    """
 
 
 class NotReserved(VmmError):
@@ -32,7 +34,7 @@ class NotReserved(VmmError):
 
 
 class AlreadyMapped(VmmError):
-    """A page is mapped already in the address range."""
+    """A page is mapped already in the address range, or an extent is named twice in one call."""
 
 
 class NotMapped(VmmError):
@@ -44,19 +46,21 @@ class StillMapped(VmmError):
 
 
 class UnknownPage(VmmError):
-    """The driver never created the page, or it was released."""
+    """The driver never created the page, or it was released; or a page that is given back is not in
+    use, or is named twice in one call.
+    """
 
 
 class OutOfMemory(VmmError):
-    """The device has no memory for another page."""
+    """There is no memory for another page or buffer, or no room for more addresses."""
 
 
 class GrantExceeded(VmmError):
-    """The process would hold more than it was granted."""
+    """The process would hold more memory than it was granted."""
 
 
 class DriverClosed(VmmError):
-    """The driver was closed."""
+    """The driver, or the stream or buffer that is used, was closed."""
 
 
 class DeviceError(VmmError):
@@ -79,7 +83,7 @@ class Event(ABC):
     @abstractmethod
     def reached(self) -> bool:
         """True once all work that was enqueued before the last `Stream.record` of this event has
-        completed.
+        completed. Re-raises an error of that work.
         """
 
     @abstractmethod
@@ -97,14 +101,14 @@ class Stream(ABC):
         """Enqueue a copy of `nbytes` from address `src` to address `dst`."""
 
     def together(self) -> AbstractContextManager[object]:
-        """Context inside of which calls of this thread share their fixed cost. None of them may
-        block.
+        """Context for several calls of this thread that enqueue work on the stream: they share
+        their fixed cost. Calls that block are not allowed inside.
         """
         return nullcontext()
 
     @abstractmethod
     def fill(self, address: int, byte: int, nbytes: int) -> None:
-        """Enqueue setting `nbytes` bytes to `byte`."""
+        """Enqueue setting the `nbytes` bytes from `address` on to `byte`."""
 
     @abstractmethod
     def record(self, event: Event) -> None:
@@ -112,11 +116,13 @@ class Stream(ABC):
 
     @abstractmethod
     def wait_for(self, event: Event) -> None:
-        """Make work enqueued later wait for `event`, without blocking the caller."""
+        """Make work that is enqueued on this stream later wait for `event`, without blocking the
+        caller.
+        """
 
     @abstractmethod
     def synchronize(self) -> None:
-        """Block until everything enqueued has completed."""
+        """Block until everything enqueued has completed. Re-raises an error of that work."""
 
     @abstractmethod
     def close(self) -> None:
@@ -134,8 +140,8 @@ class Driver(ABC):
     host_node: int | None = None
     """NUMA node whose host memory is best for copies to the device; None if unknown."""
     locks_memory = False
-    """True if `pin` holds the physical pages of host memory, even if the mapping is replaced or the
-    file punched later.
+    """True if `pin` keeps the physical pages of host memory until `unpin`, even if their mapping is
+    replaced or their part of a file is freed (a hole is punched) meanwhile.
     """
 
     @abstractmethod
@@ -144,21 +150,26 @@ class Driver(ABC):
 
     @abstractmethod
     def unreserve(self, address: int) -> None:
-        """Give back the whole reservation that begins at `address`. Raises `StillMapped`,
-        `NotReserved`.
+        """Give back the whole reservation that begins at `address`. Raises `NotReserved` if none
+        begins there, and `StillMapped` if a page is mapped in it.
         """
 
     @abstractmethod
     def create(self, count: int) -> list[Page]:
-        """`count` new pages, all or none, with undefined contents. Raises `OutOfMemory`."""
+        """`count` new pages, all or none, with undefined contents. Raises `OutOfMemory` if the
+        device has not enough memory.
+        """
 
     @abstractmethod
     def create_most(self, count: int) -> list[Page]:
-        """As many of `count` new pages as the device has memory for, possibly none."""
+        """Create `count` pages, or fewer, possibly none, if memory is short."""
 
     @abstractmethod
     def release(self, pages: Sequence[Page]) -> None:
-        """Return pages to the device. Raises `StillMapped`, `UnknownPage`, `DeviceError`."""
+        """Return pages to the device. Raises `StillMapped` if one of them is mapped, `UnknownPage`
+        if one does not exist or is named twice, and `DeviceError` if the device or the kernel
+        refuses.
+        """
 
     @property
     def blank(self) -> Set[Page]:
@@ -168,8 +179,8 @@ class Driver(ABC):
         return frozenset()
 
     def releasing(self) -> AbstractContextManager[None]:
-        """Context inside of which `release` may return early; when it ends, the memory of all
-        releases is free.
+        """Context inside of which `release` may return before the memory is free; when the context
+        ends, the memory of all releases is free.
 
         The capacity still holds: `create` waits for the releases before it. Both `create` and the
         end of the context raise `DeviceError` if a release has failed: its memory is lost.
@@ -180,7 +191,8 @@ class Driver(ABC):
     def map(self, address: int, pages: Sequence[Page]) -> None:
         """Map `pages` at consecutive addresses from `address`, all or none.
 
-        Raises `Misaligned`, `NotReserved`, `AlreadyMapped`, `UnknownPage`.
+        Raises `Misaligned`, `NotReserved` unless the addresses lie in one reservation,
+        `AlreadyMapped` if any of them is mapped, and `UnknownPage` if a page does not exist.
         """
 
     @abstractmethod
@@ -191,7 +203,9 @@ class Driver(ABC):
 
     @abstractmethod
     def fill(self, address: int, byte: int, nbytes: int) -> None:
-        """Set mapped memory to `byte` and wait until it is done. Raises `NotMapped`."""
+        """Set `nbytes` bytes of mapped memory to `byte` and wait until it is done. Raises
+        `NotMapped` if any of them is not mapped.
+        """
 
     def fill_all(self, places: Sequence[tuple[int, int]], byte: int) -> None:
         """Fill several (address, nbytes) as `fill` does; a driver may wait once for all of them."""
@@ -200,8 +214,8 @@ class Driver(ABC):
 
     @abstractmethod
     def copy(self, dst: int, src: int, nbytes: int) -> None:
-        """Copy between mapped memory of the device and host memory, or within one, and wait for
-        it.
+        """Copy between mapped memory of the device and host memory, or within either of them, and
+        wait until the copy is done.
         """
 
     @abstractmethod
@@ -239,11 +253,14 @@ class Driver(ABC):
 
     @abstractmethod
     def used_bytes(self) -> int:
-        """Bytes of physical memory in use, as counted by the device itself."""
+        """Bytes of physical memory of this driver's pages; the host driver returns the kernel's
+        count, not its own."""
 
     @abstractmethod
     def check_integrity(self) -> None:
-        """Raise `VmmError` if the driver's page table is inconsistent."""
+        """Raise `VmmError` if the driver's page table is inconsistent, in itself or with the memory
+        that the driver holds.
+        """
 
     @abstractmethod
     def close(self) -> None:

@@ -92,8 +92,8 @@ _NONE_LEFT = "No CUDA GPUs are available"
 
 
 def in_text(text: str) -> Fault | None:
-    """The first fault that an error's message names, by the driver's name or CUDA's text; None
-    without.
+    """The first fault that an error's message names, by the driver's name or CUDA's text; None if
+    it names none.
     """
     for name in _NAME.findall(text):
         if name in FAULTS:

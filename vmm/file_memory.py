@@ -42,7 +42,9 @@ class FileMemory:
     def __init__(self, name: str) -> None:
         self._fds = [os.memfd_create(name, os.MFD_CLOEXEC) for _ in range(FILES)]
         self._lock = threading.Lock()
-        """Held while `_begun` is extended or taken to wait for it."""
+        """Held while `_inside`, `_threads` or `_begun` changes, and during the waits of
+        `settle`.
+        """
         self._inside = 0
         """Number of threads inside of `beside`."""
         self._threads: dict[int, ThreadPoolExecutor] = {}
@@ -57,7 +59,9 @@ class FileMemory:
         return libc.HUGE_PAGE_BYTES if self._huge and nbytes >= libc.HUGE_PAGE_BYTES else 1
 
     def allocate(self, offset: int, nbytes: int) -> None:
-        """Allocate zeroed memory for these offsets, all or none. Raises `OSError`."""
+        """Allocate zeroed memory for these offsets, all or none. Raises `OSError` if there is not
+        enough.
+        """
         files: dict[int, list[tuple[int, int, int]]] = {}
         for piece in self._pieces(offset, nbytes):
             files.setdefault(piece[0], []).append(piece)
@@ -69,8 +73,8 @@ class FileMemory:
             raise
 
     def map(self, address: int, offset: int, nbytes: int) -> None:
-        """Map the memory at these offsets to `address`. Raises `OSError`; a part may be mapped
-        then.
+        """Map the memory at these offsets to `address`. Raises `OSError` if the kernel refuses; a
+        part may be mapped then.
         """
         for fd, place, size in self._pieces(offset, nbytes):
             libc.map_file(address, size, fd, place)
@@ -114,7 +118,7 @@ class FileMemory:
         """Free the memory at these offsets; while a thread is inside of `beside`, in the
         background.
 
-        Raises `OSError`.
+        Raises `OSError` if the kernel refuses; in the background, `settle` raises it.
         """
         for piece in self._pieces(offset, nbytes):
             with self._lock:
@@ -136,7 +140,9 @@ class FileMemory:
             self._leave()
 
     def settle(self) -> None:
-        """Wait until the memory of all `punch` calls is free. Raises `OSError`."""
+        """Wait until the memory of all `punch` calls is free. Raises `OSError` if one of them
+        failed in the background.
+        """
         with self._lock:
             begun, self._begun = self._begun, []
             wait(begun)
@@ -161,7 +167,7 @@ class FileMemory:
 
 def _populate(fd: int, offset: int, nbytes: int) -> None:
     """Allocate a part of a file through a temporary mapping that requests huge pages. Raises
-    `OSError`.
+    `OSError` if the kernel refuses.
     """
     if os.fstat(fd).st_size < offset + nbytes:
         os.ftruncate(fd, offset + nbytes)

@@ -5,8 +5,8 @@ and touching an address without a page faults (SIGSEGV). The files end with thei
 memory of a killed process is freed.
 
 A page is a place in the files. No place is used twice, since the files are sparse and old places
-cost nothing. Pages created together are consecutive (one system call, one kernel mapping), and a
-page that was released stays unknown for ever.
+cost nothing. Pages created together are consecutive (one system call, one kernel mapping), and the
+number of a released page never names another one.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
     import torch
 
 SLICE_S = 0.002
-"""Seconds of one slice in which a throttled copy arrives."""
+"""Seconds that one slice of a throttled copy takes: the bytes of a slice follow from the rate."""
 
 
 class HostDriver(Driver):
     """Host memory as device memory. Calls may come from any thread.
 
     `page_bytes` is a multiple of the operating system's page. `capacity_bytes` bounds the bytes
-    that exist at the same time, by default to the memory of the machine or of its control group:
+    that exist at the same time, by default to the memory that this process may use (`host_memory`):
     Linux would allocate more than that and then kill a process. `copy_bytes_per_s` slows the copies
     of streams to the speed of a link, so that a missing wait shows.
 
@@ -136,7 +136,7 @@ class HostDriver(Driver):
             room = self.capacity_bytes // self.page_bytes - table.page_count
             try:
                 return self.create(min(count, max(0, room)))
-            except OutOfMemory:  # less than the capacity that was reckoned with
+            except OutOfMemory:  # there is less memory than the capacity
                 return []
 
     def release(self, pages: Sequence[Page]) -> None:
@@ -195,8 +195,9 @@ class HostDriver(Driver):
         ctypes.memmove(dst, src, nbytes)
 
     def pin(self, address: int, nbytes: int, *, read_only: bool = False) -> None:
-        """Do nothing, for memory that is `read_only` or not: copies run on threads and never block
-        the caller."""
+        """Do nothing, also for memory that is `read_only`: copies run on threads and never block
+        the caller.
+        """
 
     def unpin(self, address: int) -> None:
         """Do nothing."""
@@ -335,7 +336,8 @@ class HostBuffer:
 
     Master copies of parameters are kept in it. On a GPU this memory is pinned (`Driver.pin`), so
     that copies from it are asynchronous. Memory comes from NUMA node `node` while that node has
-    some. Raises `Misaligned`, `OutOfMemory`.
+    some. Raises `Misaligned` unless the size is positive, and `OutOfMemory` if host memory or
+    addresses are short.
     """
 
     def __init__(self, nbytes: int, node: int | None = None) -> None:
@@ -368,7 +370,7 @@ class HostBuffer:
 
 def host_buffer(nbytes: int, node: int | None = None) -> HostBuffer:
     """A new `HostBuffer` of `nbytes` bytes, from NUMA node `node` while that has memory; None for
-    any. Raises `Misaligned`, `OutOfMemory`."""
+    any. Raises `Misaligned` and `OutOfMemory` as `HostBuffer` does."""
     return HostBuffer(nbytes, node)
 
 

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 class HostFile:
-    """All of a memory file, mapped at an address that stays. Raises `OutOfMemory`.
+    """All of a memory file, mapped at an address that stays: for reading, and with `writable` for
+    writing too. Raises `OutOfMemory` if addresses or memory are short.
 
     Memory comes from NUMA node `node` while that node has some. Forked children do not inherit the
     mapping.
@@ -25,12 +26,17 @@ class HostFile:
         self._fd, self._node = fd, node
         with refusing(f"{self.nbytes} bytes of addresses"):
             self.address = libc.reserve(self.nbytes, libc.HUGE_PAGE_BYTES)
-        self._map(writable)
+        try:
+            self._map(writable)
+        except BaseException:
+            self.close()
+            raise
 
     @classmethod
     def grown(cls, fd: int, nbytes: int, *, node: int | None = None) -> HostFile:
-        """The file, extended to at least `nbytes` and mapped for writing; its memory comes from
-        NUMA node `node` while that has some. Raises `OutOfMemory`."""
+        """The file, set to `nbytes` rounded up to its block size (a longer file is cut), and mapped
+        for writing. Its memory comes from NUMA node `node` while that has some. Raises
+        `OutOfMemory` if host memory or addresses are short."""
         unit = os.fstat(fd).st_blksize
         with refusing(f"{nbytes} bytes of host memory"):
             os.ftruncate(fd, -(-nbytes // unit) * unit)
@@ -45,7 +51,7 @@ class HostFile:
         libc.unmap_file(self.address, self.nbytes)
 
     def read(self) -> None:
-        """Map the file again, for reading alone. Raises `OutOfMemory`."""
+        """Map the file again, for reading alone. Raises `OutOfMemory` if the kernel refuses."""
         self._map(writable=False)
 
     def close(self) -> None:

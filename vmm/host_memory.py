@@ -32,8 +32,8 @@ class HostMemory(NamedTuple):
 
 
 def host_memory(proc: Path = PROC) -> HostMemory:
-    """Host memory that this process may use: the machine's, or the smallest limit of its control
-    groups. `proc` is the folder of the proc file system."""
+    """Host memory that this process may use: the least of the machine's memory and the limits of
+    this process's control groups. `proc` is the folder of the proc file system."""
     machine = HostMemory(_machine_bytes(proc))
     limits = (
         HostMemory(most, f"the control group's {file} allows") for file, most in _limits(proc)
@@ -58,7 +58,7 @@ def promised_bytes(proc: Path = PROC) -> int | None:
 
 
 def address_bytes() -> int | None:
-    """Bytes of addresses that this process may have (``ulimit -v``); None without a limit."""
+    """Bytes of addresses that this process may have (``ulimit -v``); None if there is no limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     return None if soft == resource.RLIM_INFINITY else soft
 

@@ -69,8 +69,8 @@ def advise(address: int, nbytes: int, node: int | None) -> None:
     """Advise the kernel on memory that stays and that a device may read. Refusals are ignored.
 
     Huge pages make registration and copies faster. `node` is the NUMA node nearest to the device,
-    None for any. Forked children do not get the memory: a child's copies of registered pages would
-    move the parent's. Call this before the first touch.
+    None for any. Forked children do not get the memory: after a fork, copy-on-write could give the
+    parent other pages than those that are registered. Call this before the first touch.
     """
     for advice in (mmap.MADV_HUGEPAGE, mmap.MADV_DONTFORK):
         _libc.madvise(address, nbytes, advice)

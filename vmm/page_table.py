@@ -158,7 +158,7 @@ class PageTable:
 
     def check_mapped(self, address: int, nbytes: int, host: bool = False) -> None:
         """Raise `NotMapped` unless all these bytes are mapped; with `host`, bytes outside all
-        reservations are accepted too.
+        reservations are accepted too. Raise `Misaligned` unless `nbytes` is positive.
         """
         if nbytes <= 0:
             raise Misaligned(f"{nbytes} bytes at {address:#x}: a size is positive")
@@ -202,7 +202,8 @@ class PageTable:
 
     def _entries(self, address: int, nbytes: int) -> tuple[Table, slice]:
         """Table of a reservation, and the slice of it for `nbytes` at `address`. Raises
-        `Misaligned`, `NotReserved`.
+        `Misaligned` unless both are multiples of the page, and `NotReserved` unless all these bytes
+        lie in one reservation.
         """
         self.check_size(nbytes)
         base = self._reservation(address, nbytes)

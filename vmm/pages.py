@@ -58,7 +58,8 @@ class PagePool:
         """`count` pages for `role`, all or none: ascending, and in few runs of consecutive pages.
 
         Spare pages are used first. A page may hold old bytes: the caller clears it. Raises
-        `GrantExceeded`, `OutOfMemory`.
+        `GrantExceeded` if `count` pages beside those in use are beyond the grant, and `OutOfMemory`
+        if the device has too little memory.
         """
         with self._lock:
             self._check_grant(count, role)
@@ -70,10 +71,11 @@ class PagePool:
             return sorted(pages)
 
     def take_most(self, count: int, unit: int, role: str) -> list[Page]:
-        """As many of `count` pages for `role` as the device has memory for, in multiples of `unit`
-        pages.
+        """Take `count` pages for `role`, or as many whole units of `unit` pages as the device has
+        memory for.
 
-        Pages of an incomplete unit stay spare. Raises `GrantExceeded`.
+        `count` is a multiple of `unit`. Pages of an incomplete unit stay spare. Raises
+        `GrantExceeded` if `count` pages beside those in use are beyond the grant.
         """
         with self._lock:
             self._check_grant(count, role)
@@ -87,8 +89,8 @@ class PagePool:
     def give(self, pages: Iterable[Page]) -> None:
         """End the roles of these pages, which the caller has unmapped.
 
-        They become spare within the grant, and are released beyond it. Raises `UnknownPage`,
-        `StillMapped`.
+        They become spare within the grant, and are released beyond it. Raises `UnknownPage` if one
+        of them has no role or is named twice, and `StillMapped` if one to be released is mapped.
         """
         with self._lock:
             given = self._in_use(pages)
@@ -98,8 +100,9 @@ class PagePool:
             self._most = max(self._grant_pages, len(self._roles))
 
     def set_grant(self, grant_bytes: int) -> None:
-        """Set the grant. It may be less than the bytes held: spare pages beyond it are released at
-        once, and `take` refuses until enough pages were given. Raises `StillMapped`.
+        """Set the grant. It may be less than the bytes held: spare pages beyond it are released
+        immediately, and `take` refuses until enough pages were given back (`give`). Raises
+        `StillMapped` if a page to be released is mapped; the grant stays as it was then.
         """
         with self._lock:
             before, self._grant_bytes = self._grant_bytes, _checked(grant_bytes)
@@ -111,7 +114,7 @@ class PagePool:
             self._most = max(self._grant_pages, len(self._roles))
 
     def trim(self) -> None:
-        """Release all spare pages. Raises `StillMapped`."""
+        """Release all spare pages. Raises `StillMapped` if one of them is mapped."""
         with self._lock:
             self.driver.release(sorted(self._spare))
             self._spare = set()

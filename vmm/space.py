@@ -49,8 +49,11 @@ class Range:
         return (len(part) - part.count(None)) * self.driver.page_bytes
 
     def back(self, offset: int, pages: Sequence[Page]) -> None:
-        """Map pages at consecutive addresses from `offset`, all or none. Raises as `Driver.map`
-        does.
+        """Map pages at consecutive addresses from `offset`, all or none.
+
+        Raises `Misaligned` unless `offset` is a multiple of the page, `NotReserved` for addresses
+        outside the range, `AlreadyMapped` if one of them has a page, and `UnknownPage` if a page
+        does not exist.
         """
         where = self._entries(offset, len(pages) * self.driver.page_bytes)
         self.driver.map(self.address + offset, pages)
@@ -111,7 +114,8 @@ class Range:
 def extent_blocks(block_bytes: int, page_bytes: int) -> int:
     """KV blocks in an extent: the fewest whose bytes are a multiple of the page.
 
-    `block_bytes` is a block's size in one region. Raises `Misaligned`.
+    `block_bytes` is the size of a block's part in one region (see `ExtentMap`), `page_bytes` that
+    of a page. Raises `Misaligned` unless both are positive.
     """
     if block_bytes <= 0 or page_bytes <= 0:
         raise Misaligned(f"blocks of {block_bytes} and pages of {page_bytes} bytes: use positive")
@@ -161,7 +165,8 @@ class ExtentMap:
         """Take pages for these extents, all or none, map them and clear them.
 
         They are cleared because stale bytes may be NaN, and attention multiplies masked positions
-        by zero. Raises `GrantExceeded`, `OutOfMemory`, `AlreadyMapped`, `NotReserved`.
+        by zero. Raises `GrantExceeded`, `OutOfMemory`, `AlreadyMapped` if an extent is mapped or
+        named twice, and `NotReserved` if there is no such extent.
         """
         self._check_unmapped(extents)
         self._map(extents, self.pool.take(len(extents) * self._extent_pages, self.role))
@@ -169,8 +174,8 @@ class ExtentMap:
     def map_most(self, extents: Sequence[int]) -> list[int]:
         """Map the first of these extents, as many as the device has memory for, and return them.
 
-        An extent is mapped whole or not at all, and cleared as by `map`. Raises `GrantExceeded`,
-        `AlreadyMapped`, `NotReserved`.
+        An extent is mapped whole or not at all, and cleared as by `map`. Raises `GrantExceeded` if
+        all of them would exceed the grant, and `AlreadyMapped` and `NotReserved` as `map` does.
         """
         self._check_unmapped(extents)
         each = self._extent_pages
@@ -190,7 +195,8 @@ class ExtentMap:
     def unmap(self, extents: Sequence[int]) -> None:
         """Unmap these extents and give their pages back to the pool, in steps of `AT_ONCE_BYTES`.
 
-        Raises `NotMapped`, `NotReserved`.
+        Raises `NotMapped` if one of them is not mapped, `AlreadyMapped` if one is named twice, and
+        `NotReserved` if there is no such extent.
         """
         self._check_extents(extents)
         if absent := set(extents) - self._mapped:

@@ -36,8 +36,9 @@ class _Mark:
 
 
 class ThreadEvent(Event):
-    """An event of a `ThreadStream`. As with CUDA, a wait is for the newest recording at the moment
-    when the wait begins.
+    """An event of a `ThreadStream`. A wait is for the newest recording at the moment of the call
+    (`wait`, or `ThreadStream.wait_for`), as with CUDA. An event without a recording counts as
+    reached.
 
     `reached` re-raises an error of the stream's work, as `wait` does, so that a failed copy is not
     mistaken for a finished one.

@@ -39,7 +39,9 @@ def main() -> None:
 
 
 def check(seeds: Sequence[int], output: Path, processes: int | None, trace: Path | None) -> None:
-    """Raises `ConfigError`, `TraceError`."""
+    """Check the claims, and write their page. Raises `ConfigError` if `output` cannot be written or
+    a scene cannot be simulated, `TraceError` for a trace that cannot be read.
+    """
     make_room(output, [output / "claims.json"])
     rows = evaluate(ROWS, seeds, processes, trace, Console(stderr=True))
     output.mkdir(parents=True, exist_ok=True)

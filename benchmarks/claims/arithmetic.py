@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from itertools import combinations
 
+from benchmarks.bounds import smallest_gap
 from mirage import profiles
 from mirage.control.hiding import hides
 from mirage.control.step_times import step_time
 from mirage.simulate.roofline import PS, Roofline, Work
-from mirage.streaming.layer_sets import even, smallest_gap
+from mirage.streaming.layer_sets import even
 
 C2C_PEAK, PCIE5_PEAK, PCIE4_PEAK = 900.0, 128.0, 64.0
 """GB/s, both ways together: NVLink-C2C, PCIe x16 of generation 5 and 4 (data sheets)."""
@@ -18,7 +19,7 @@ TOKENS = 499
 
 
 def link_ratios() -> tuple[float, float]:
-    """The GH200's link against those of an H100 and an A100, peak against peak."""
+    """Peak speed of the GH200's link over those of an H100 and an A100."""
     return C2C_PEAK / PCIE5_PEAK, C2C_PEAK / PCIE4_PEAK
 
 
@@ -29,14 +30,18 @@ def mixed_loss() -> float:
 
 
 def remapped_third() -> float:
-    """KV space of two OPT-13b on 80 GB with a third of their parameters away, against none."""
+    """KV space of two OPT-13b on 80 GB with a third of their parameters away, over that with none
+    away.
+    """
     parameters = 2 * profiles.model("opt-13b").parameter_bytes / 1e9
     space = 80 - parameters
     return (space + parameters / 3) / space
 
 
 def batch_that_hides(percent: float) -> int:
-    """The smallest batch of ShareGPT requests whose decode hides that much of OPT-13b."""
+    """Smallest batch of ShareGPT requests whose decode step on a GH200, without its overhead, takes
+    at least as long as the load of `percent` per cent of OPT-13b's layers.
+    """
     gh200, model = profiles.hardware("gh200"), profiles.model("opt-13b")
     roofline = Roofline(model, gh200)
     layer = model.layer_weights * model.weight_bytes
@@ -64,7 +69,7 @@ def two_slots_from(layers: int = 40) -> int:
 
 
 def even_is_best(layers: int = 12, streamed: int = 3) -> bool:
-    """True if no set has a larger smallest gap, or a shorter step, than the even one."""
+    """True if no set of layers has a larger smallest gap, or a shorter step, than the even one."""
     chosen = even(layers, streamed)
     sets = list(combinations(range(layers), streamed))
     widest = max(smallest_gap(one, layers) for one in sets)

@@ -12,14 +12,17 @@ Value = str | float | int
 
 
 def scene(times: float, turn: int, **others: Value) -> str:
-    """The name of one: `times` oversubscribed, a `turn` of so many steps, other keys of `decode`
-    and the `model` as given."""
+    """Name of a scene: `times` oversubscribed, turns of `turn` steps, other keys of `decode`, and
+    the `model`.
+    """
     changes: dict[str, Value] = {"oversubscription": times, "turn_steps": turn, **others}
     return " ".join([MARK, *(f"{key}={value}" for key, value in changes.items())])
 
 
 def setup(name: str) -> DecodeSetup:
-    """The scene of that name. Raises `ConfigError`."""
+    """Setup of the scene with that name. Raises `ConfigError` for a key or a value that is not
+    possible.
+    """
     path = FOLDER / "tierkv.yaml"
     raw = read_yaml(path)
     for change in name.split()[1:]:
@@ -29,7 +32,9 @@ def setup(name: str) -> DecodeSetup:
 
 
 def is_one(name: str) -> bool:
-    """True if `setup` knows the scene, or `claims.yaml` does."""
+    """True if the scene is one of a decoding batch, which `setup` makes; False for a scene of
+    `claims.yaml`.
+    """
     return name.split()[0] == MARK
 
 

@@ -1,4 +1,4 @@
-"""Rows about what cold experts add to remapping; no document has that."""
+"""Rows of the gain that cold experts add to remapping. No paper claims one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ THROUGHPUT, PREEMPTIONS = "output_throughput", "preemptions"
 
 
 def scene(machine: str, skew: int) -> str:
-    """Its name in `claims.yaml`."""
+    """Name of a scene in `claims.yaml`."""
     return f"mixture-{machine}-{skew}"
 
 

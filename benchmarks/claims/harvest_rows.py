@@ -11,14 +11,16 @@ from benchmarks.harvest import figures as harvest
 from mirage import profiles
 
 BLOCK = 1.31e6
-"""Bytes of the three-tier article's blocks."""
+"""Bytes of a KV block in the article on three tiers (A3, A4)."""
 SEQUENCE = 256
-"""Blocks of its sequences: 4,096 tokens in blocks of 16."""
+"""Blocks of a sequence in that article: 4,096 tokens in blocks of 16."""
 
 
 @dataclass(frozen=True)
 class Range(Row):
-    """A document's range and ours. Reproduced if they touch, a direction if both are gains."""
+    """Row that compares a document's range with ours: "reproduced" if they touch, "direction" if
+    both are gains.
+    """
 
     paper_range: tuple[float, float] = (0.0, 0.0)
     measure: Callable[[], Sequence[float]] = tuple
@@ -26,7 +28,7 @@ class Range(Row):
     nothing: float = 1.0
     """Value that means no gain."""
     inconsistent: bool = False
-    """True if the document's own figures do not bear it."""
+    """True if the document's own figures contradict the claim."""
 
     def evaluate(self, results: Results) -> dict[str, Any]:
         found = self.measure()
@@ -51,7 +53,9 @@ def _over_host(
     share: float,
     inconsistent: bool = False,
 ) -> Range:
-    """More tokens a second with that share of the experts on a peer instead of host memory."""
+    """Row on the gain in tokens per second if the part `share` of the experts is in a peer's memory
+    instead of host memory.
+    """
     return Range(
         id,
         claim,
@@ -78,7 +82,7 @@ def _hit() -> float:
 
 
 def _llama_70b() -> float:
-    """Decimal GB of its parameters in 16 bits."""
+    """Size of the parameters of Llama-2-70B in 16 bits, in GB (10^9 bytes)."""
     return profiles.model("llama-2-70b").parameter_bytes / 1e9
 
 
@@ -91,12 +95,14 @@ def _fits(below_gb: float) -> int:
 
 
 def _below(fit: int) -> float:
-    """Decimal TB below the device that `fit` sequences need."""
+    """TB (10^12 bytes) of KV blocks that do not fit on the device when `fit` sequences are kept."""
     return (fit * SEQUENCE - 34732) * BLOCK / 1e12
 
 
 def _slowdown() -> float:
-    """Per cent that 20 % of 64 sequences' blocks add to a step of 15 ms that hides what it can."""
+    """Per cent by which the blocks of 20 % of 64 sequences lengthen a step of 15 ms that hides all
+    it can.
+    """
     missing = 0.2 * 64 * SEQUENCE
     return 100 * max(0.0, missing / _in_step() - 1)
 

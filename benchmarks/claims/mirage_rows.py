@@ -1,4 +1,4 @@
-"""The rows themselves: what the paper says, what we measure for it, and why ours differs."""
+"""Rows of the paper's claims: the claim, our measurement of it, and the reason for a difference."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ AFTER = ("after-peak-small", "after-peak", "after-peak-turns")
 
 
 def _hiding() -> list[int]:
-    """Batches from which 10, 20 and 30 % of the layers hide."""
+    """Smallest batches at which 10, 20 and 30 % of the layers hide."""
     return [arithmetic.batch_that_hides(percent) for percent in (10, 20, 30)]
 
 
@@ -246,7 +246,9 @@ def _times(scene: str) -> dict[str, object]:
 
 
 def _of_endless(endless: str) -> dict[str, object]:
-    """Tokens a second of saturated C2 with tiers, over those of a device with memory for all KV."""
+    """Keys of a row: tokens per second of saturated C2 with tiers, over those of a device with
+    memory for all KV blocks (scene `endless`).
+    """
     tiers, bound = ("c2-3-tiers", "mirage-tiers"), (endless, "static")
     return {
         "needs": (tiers, bound),

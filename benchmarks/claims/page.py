@@ -43,12 +43,12 @@ by seed, then averaged; a range runs over the loads simulated. Where the paper c
 static server, `pooled` is shown too, which lends idle KV and moves no layer.
 
 Beside MIRAGE more documents are checked. T are TierKV's claims, of
-`benchmarks/experiments/tierkv.yaml`: 26 of 208 requests decode at once, in turns, and links carry
-what they carry. H are Harvest's, A those of two articles on offloading: link and roofline of
-`configs/hardware/h100.yaml`. Where a document contradicts itself, the reasons below say where. Of
-these claims orders and invariants are judged as bands (B20 to B23), absolute figures are not. B24
-to B26 are what giving cold experts adds to giving layers (`configs/experiments/mixture.yaml`),
-which no document has.
+`benchmarks/experiments/tierkv.yaml`: 26 of 208 requests decode at a time, in turns, and a copy
+over a link waits for the copies before it. H are Harvest's, A those of two articles on
+offloading: link and roofline of `configs/hardware/h100.yaml`. Where a document contradicts
+itself, the reasons below say where. Of these claims orders and invariants are judged as bands
+(B20 to B23), absolute figures are not. B24 to B26 are what giving cold experts adds to giving
+layers (`configs/experiments/mixture.yaml`), which no document has.
 
 *reproduced*: the paper's figure lies in the range, or within 10 points of it.
 *direction*: the sign is right, the size is not; or one of several figures goes the other way.
@@ -56,15 +56,16 @@ which no document has.
 *on seeds*: seeds whose own figures give that verdict, or a better one; arithmetic has none.
 A band has the mean over the seeds with its 95 % interval. *inside*: all of the
 interval is in the band; *open*: a part of it; *outside*: nothing. *holds on*: seeds whose own
-figure is in the band, of those that have a case which the row is about. Most bands and
-rules were chosen in sight of seeds 0 to 4, none in sight of these.
+figure is in the band, of all seeds. Most bands and rules were chosen in sight of seeds 0 to 4,
+none in sight of these; two rules were compared on 20 to 23 (gain-history.md), and the cases of B22
+were chosen in sight of these (below).
 *inconsistent*: the paper's own inputs do not bear it. "TBT" may be the pooled gap between tokens
 (ITL) or each request's mean (TPOT); both are shown.
 """
 
 
 def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
-    """Print paper, ours and verdict."""
+    """Print the paper's figure, ours and the verdict of each row."""
     table = Table("", "claim", "paper or band", "ours", "verdict", title="Claims and bands")
     for row in rows:
         verdict = f"[{COLOURS[row['verdict']]}]{row['verdict']}[/]"
@@ -79,7 +80,7 @@ def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
 
 
 def counted(rows: Sequence[dict[str, Any]]) -> str:
-    """Bands by what their intervals say, in one sentence."""
+    """Sentence on the number of bands by verdict on their intervals."""
     bands = [row["judged"] for row in rows if row["judged"] is not None]
     return (
         f"Of {len(bands)} bands {bands.count('inside')} hold, {bands.count('open')} are open and "
@@ -88,7 +89,7 @@ def counted(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def markdown(rows: Sequence[dict[str, Any]], seeds: Sequence[int], trace: Path | None) -> str:
-    """The whole page."""
+    """Text of the whole page."""
     arrivals = (
         "drawn, in spells and volleys like the published code trace's (`traces/generate.py`)"
         if trace is None
@@ -113,7 +114,7 @@ def markdown(rows: Sequence[dict[str, Any]], seeds: Sequence[int], trace: Path |
 
 
 def ours(row: dict[str, Any]) -> str:
-    """The measured figures as text."""
+    """Measured figures of a row, as text."""
     measured = row["measured"]
     if isinstance(measured, dict):
         shown = [(k, v) for k, v in measured.items() if not k.endswith("verdict")]
@@ -131,7 +132,7 @@ def _number(value: float) -> str:
 
 
 def _holds(row: dict[str, Any]) -> str:
-    """Seeds on which it holds, of those that have a case; a claim that is arithmetic has none."""
+    """Number of seeds on which a row holds, of all; empty for a claim by arithmetic."""
     if row["holds"] is None:
         return ""
     seeds, of = row["holds"]
@@ -166,7 +167,7 @@ def _bands(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _more(row: dict[str, Any]) -> str:
-    """A row's own table."""
+    """Section with the further table of one row."""
     head, *rest = row["table"]
     lines = [f"## {row['id']}: {row['claim']}", "", "| " + " | ".join(head) + " |"]
     lines.append("|" + "---:|" * len(head))

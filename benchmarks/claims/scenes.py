@@ -26,11 +26,13 @@ COPIED = (
     "tiers",
     "routing",
 )
-"""Keys of a scene that are an experiment's as they are."""
+"""Keys of a scene that replace the experiment's key of the same name."""
 
 
 class Scene(Strict):
-    """One experiment with some keys changed; None leaves a key as it is."""
+    """One experiment and the keys in which a scene differs from it. None leaves a key as it is,
+    except `peak`: a scene without it has no peak.
+    """
 
     experiment: str
     rate: Rate | None = None
@@ -56,7 +58,7 @@ class Scenes(Strict):
 def setups(trace: Path | None = None) -> dict[str, Setup]:
     """Every scene by name. With `trace`, arrivals are windows of that file instead of drawn.
 
-    Raises `ConfigError` with one line.
+    Raises `ConfigError` with one line for a scene that cannot be simulated.
     """
     path = FOLDERS[0] / "claims.yaml"
     scenes = validated(Scenes, read_yaml(path), path).scenes

@@ -1,7 +1,8 @@
-"""Rows about KV tiers: TierKV's six policies (T1 to T8), and bands for what must hold of them."""
+"""Rows of KV tiers: TierKV's six policies (T1 to T8), and our bands for them."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -28,17 +29,21 @@ TPOT, THROUGHPUT, P95 = "mean_tpot_ms", "output_throughput", "p95_tpot_ms"
 EACH, LONG = 1, 64
 """Steps of a turn: another batch in each step, or one that changes little by little."""
 TIMES = {EACH: (1, 1.5, 2, 3, 5), LONG: (1, 1.5, 2, 3, 5)}
-"""Oversubscription."""
+"""Oversubscriptions that are simulated, by the steps of a turn: all requests' blocks over those
+that the device holds.
+"""
 TURNS = (1, 16, 64, 256)
 AHEAD = (1, 16)
 SAME = 1.001
-"""Policies this near to each other are as quick."""
+"""Quotient of two policies' TPOT up to which they count as equally quick."""
 WITHIN = 1.01
 BLOCK = 16 * profiles.model("llama-2-7b").kv_token_bytes
 
 
 def _scene(times: float, turn: int, **others: Value) -> str:
-    """One of a rotation or more; of two where it lasts a few steps, so that its ends weigh less."""
+    """Name of a scene of at least one rotation; of two if a rotation lasts a few steps, so that its
+    ends weigh less.
+    """
     return scene(times, turn, **others, **({"turns": 416} if turn == EACH else {}))
 
 
@@ -58,13 +63,15 @@ class Shown(Row):
 
 
 def _from_one(policy: str, times: float, turn: int, key: str) -> Callable[[Results], float]:
-    """The change in per cent when the device is oversubscribed."""
+    """Function that gives the change in per cent of a figure from no
+    oversubscription to `times`.
+    """
     one, many = (_scene(1, turn), policy), (_scene(times, turn), policy)
     return lambda r: 100 * (r.over(many, one, key) - 1)
 
 
 def _against_lru(where: str, key: str) -> Callable[[Results], float]:
-    """The change in per cent from LRU to prefetch."""
+    """Function that gives the change in per cent of a figure from policy LRU to prefetch."""
     return lambda r: r.change(where, "prefetch", "lru", key)
 
 
@@ -81,8 +88,8 @@ def _by_policy(key: str, digits: int) -> Callable[[Results], list[list[str]]]:
 
 
 def _where_it_stops(results: Results) -> list[list[str]]:
-    """Distance of prefetch from the oracle, and the part of the steps that lacks more than the link
-    brings.
+    """Distance of prefetch from the oracle, and the part of the steps that lack more blocks than
+    the link brings.
     """
     rows = [["turn, steps", "oversubscribed", "link's load, %"]]
     for ahead in AHEAD:
@@ -134,7 +141,10 @@ NOT_AHEAD = _scene(3, LONG, ahead_steps=0)
 
 
 def _wrong_pairs(r: Results) -> float:
-    """Neighbours in the order that are the other way round; static must beat frequency clearly."""
+    """Number of neighbouring policies that are not in the document's order of TPOT, over all scenes
+    with oversubscription. From frequency to prefetch each must be quicker than the one before it;
+    other neighbours may be as quick (`SAME`).
+    """
     wrong = 0
     for turn in (EACH, LONG):
         for times in TIMES[turn][1:]:
@@ -147,7 +157,9 @@ def _wrong_pairs(r: Results) -> float:
 
 
 def _spread_at_one(r: Results) -> float:
-    """Per cent between the slowest and the quickest at 1x."""
+    """Per cent by which the slowest policy's mean TPOT exceeds the fastest one's without
+    oversubscription, in the scene with the larger such difference.
+    """
     spreads = []
     for turn in (EACH, LONG):
         means = [r.mean(_scene(1, turn), policy, TPOT) for policy in SIX]
@@ -155,29 +167,33 @@ def _spread_at_one(r: Results) -> float:
     return max(spreads)
 
 
-def _worst_where_it_fits(r: Results) -> float | None:
-    """Prefetch over the oracle where the link can bring all in time, in every step."""
-    found = []
+def _worst_where_fewest_are_late(r: Results) -> float:
+    """Largest quotient of prefetch's TPOT and the oracle's among the scenes with the fewest late
+    steps, after which the link cannot have brought all blocks; of most seeds these have none.
+    """
+    late: defaultdict[float, list[float]] = defaultdict(list)
     for times, turn in CELLS:
         for ahead in AHEAD:
             run = (_cell(times, turn, ahead), "prefetch")
-            if r.mean(*run, "crowded_percent") == 0:
-                found.append(r.over(run, (_scene(times, turn), "oracle"), TPOT))
-    return max(found, default=None)
+            over = r.over(run, (_scene(times, turn), "oracle"), TPOT)
+            late[r.mean(*run, "crowded_percent")].append(over)
+    return max(late[min(late)])
 
 
 def _fullest_link(r: Results) -> float:
-    """Per cent of the link's time that copies up took, in the run that took most."""
+    """Per cent of the link's time that copies up take, in the run with the largest part."""
     return max(r.mean(where, policy, "link_percent") for where, policy in ALL_SIX)
 
 
 def _blocks(bytes_per_s: float, latency_us: float) -> int:
-    """Eq. 1 for a 7B model's step of 4.0 ms and 0.1 ms of scheduling."""
+    """Number of blocks that Eq. 1 allows for a 7B model's step of 4.0 ms and 0.1 ms
+    of scheduling.
+    """
     return fitting(round(4.1e-3 * PS), round(latency_us * 1e-6 * PS), bytes_per_s, BLOCK)
 
 
 def _efficiency() -> float:
-    """Per cent of a copy of one block in which bytes move."""
+    """Part in per cent of the time of a one-block copy in which bytes move; the rest is latency."""
     moving = BLOCK / 64e9
     return 100 * moving / (moving + 1e-6)
 
@@ -318,17 +334,22 @@ BANDS: tuple[Row, ...] = (
     ),
     Band(
         "B22",
-        "Prefetch over the oracle where every step's missing bytes fit the link",
+        "Prefetch over the oracle in the scenes with the fewest late steps",
         "<= 1.01 x",
         "The oracle is a bound: the fewest loads there can be, each as early as the link carries "
-        "it. The table shows where prefetch stops to keep up: with K = 1 where two requests begin "
-        "at once, which one step's window does not fit (late: steps after which some request's "
-        "blocks cannot be there), with K = 16 where turns are so short that the link is full. "
-        "Over a load of 100 % the oracle waits as well, and nothing hides.",
+        "it. A step is late if after it some request's blocks cannot be there. On eight seeds "
+        "there are scenes in which all missing bytes fit the link, so that no step is late. On "
+        "seeds 21 and 24 each of the 24 scenes has a late step: in turns of 256 with K = 1 it is "
+        "one of 2,048, before which one request lacks 74 blocks and the link brings 62 and 65. So "
+        "each seed is judged in its scenes with the fewest late steps, where these two have "
+        "1.0015; before, the two had no case, and the row held on 8 of 8. The table shows where "
+        "prefetch stops to keep up: with K = 1 where one request, or two that begin at once, "
+        "lack more than one step brings, with K = 16 where turns are so short that the link is "
+        "full. Over a load of 100 % the oracle waits as well, and nothing hides.",
         STOPS,
         band=(1, WITHIN),
         unit="x",
-        measure=_worst_where_it_fits,
+        measure=_worst_where_fewest_are_late,
         table=_where_it_stops,
     ),
     Band(

@@ -30,7 +30,9 @@ def main() -> None:
 
 
 def decode(setup: DecodeSetup, seeds: list[int], output: Path, processes: int | None) -> None:
-    """Write both files, print the table. Raises `ConfigError`, `RunKilled`."""
+    """Run the simulation, write both files and print the table. Raises `ConfigError` if the device
+    or the tiers are too small, and `RunKilled` if the process of a run was killed.
+    """
     files = output / "result.json", output / "report.html"
     make_room(output, files)
     jobs = [Job(setup, name, seed) for seed in seeds for name in setup.policies]
@@ -41,7 +43,7 @@ def decode(setup: DecodeSetup, seeds: list[int], output: Path, processes: int | 
 
 
 def with_policies(setup: DecodeSetup, names: str | None) -> DecodeSetup:
-    """The same with the policies of a list that commas part, if there is one."""
+    """The setup with only the policies in the comma-separated list `names`, if that is given."""
     if names is None:
         return setup
     policies = [name.strip() for name in names.split(",")]

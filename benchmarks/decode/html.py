@@ -80,7 +80,7 @@ Result = Mapping[str, Any]
 
 
 def render(result: Result) -> str:
-    """The page for a result (see `decode_report.build`); the same for the same result."""
+    """HTML page of a result of `benchmarks.decode.report.build`; equal results give equal pages."""
     policies, asked = result["policies"], result["decoding"]
     drawn = {
         "policies": policies,
@@ -133,7 +133,9 @@ def _blocks(result: Result) -> str:
 
 
 def rows(result: Result) -> list[ComparisonRow]:
-    """A row per figure, a cell per policy; with ranges if there are several seeds."""
+    """A row for each figure, with a cell for each policy; with ranges if there are several
+    seeds.
+    """
     return with_ranges(result, partial(_rows, result))
 
 

@@ -16,7 +16,7 @@ WHERE = ("device", "early", "host", "ssd")
 
 
 def metrics(outcome: Outcome, machine: Machine, recompute_ps: Callable[[int], int]) -> Metrics:
-    """Everything is a number, or None where a policy has none."""
+    """Figures of a run; one is None if the policy has no such figure."""
     duration = sum(outcome.durations) / PS
     steps = len(outcome.durations)
     up, down = (n * machine.sizes.block_bytes for n in (outcome.blocks_up, outcome.blocks_down))

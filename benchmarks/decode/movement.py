@@ -1,4 +1,4 @@
-"""Blocks go down to make room and come up when they are wanted, in the orders of one policy."""
+"""Movements of KV blocks between tiers: down to make room, up when needed, in a policy's order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from mirage.tiers.policies import EvictionPolicy
 
 
 class Movement:
-    """Movements of one run. Blocks of the requests in `staying` are not moved down."""
+    """Movements of blocks in one run. Blocks of requests in `staying` are never moved down. All
+    times, `now` among them, are in picoseconds.
+    """
 
     def __init__(self, places: Places, order: Callable[[], EvictionPolicy]) -> None:
         self.places = places
@@ -21,7 +23,7 @@ class Movement:
         """Blocks that came ahead of need and were not needed yet."""
 
     def place(self, names: Iterable[Name]) -> None:
-        """Blocks that are there when it begins: on the quickest tier that has room."""
+        """Place blocks that exist at the start: each on the fastest tier that has room."""
         for name in names:
             tier = next(tier for tier in Tier if self.places.free(tier))
             self.places.put(name, tier)
@@ -38,7 +40,9 @@ class Movement:
             self.early.discard(name)
 
     def bring(self, names: list[Name], now: int) -> int:
-        """Time at which the last of them has come up. Raises `FullError`."""
+        """Load blocks to the device, for each of which another block goes down if no place is free;
+        return the time at which the last one arrives. Raises `FullError` if too few may go down.
+        """
         victims = self._victims(Tier.DEVICE, len(names))
         ends = [now]
         for name in names:
@@ -47,7 +51,10 @@ class Movement:
         return max(ends)
 
     def bring_early(self, names: list[Name], spare: int, now: int) -> None:
-        """As many as find room that no request in `staying` has; `spare` places stay free."""
+        """Prefetch blocks to the device, of which `spare` places stay free; for each of them
+        another block goes down if no further place is free. Stops without an error where only
+        blocks of requests in `staying` could go down.
+        """
         victims = self._victims(Tier.DEVICE, len(names) + spare)
         for name in names:
             if self.places.free(Tier.DEVICE) <= spare:
@@ -59,7 +66,10 @@ class Movement:
             self.early.add(name)
 
     def bear(self, names: list[Name], now: int) -> int:
-        """Blocks that are new on the device; when all can be written. Raises `FullError`."""
+        """Give places on the device to blocks that the next step writes for the first time, for
+        each of which another block goes down if no place is free; return the time from which all
+        can be written. Raises `FullError` if too few may go down.
+        """
         victims = self._victims(Tier.DEVICE, len(names))
         ends = [now]
         for name in names:
@@ -69,7 +79,8 @@ class Movement:
         return max(ends)
 
     def clear(self, places: int, most: int, now: int) -> None:
-        """Copy at most `most` blocks down, until `places` places of the device are free."""
+        """Move at most `most` blocks down from time `now` on, until `places` places on the device
+        are free."""
         for victim in islice(self._victims(Tier.DEVICE, places), most):
             self._sink(victim, now)
 
@@ -90,7 +101,9 @@ class Movement:
             self._sink(victim, now)
 
     def _sink(self, name: Name, now: int) -> None:
-        """To where its copy is, or to the next tier below that has or makes room."""
+        """Move a block down to the tier that has its copy, or to the next tier below that has or
+        makes room.
+        """
         places = self.places
         at = places.at[name]
         target = places.copies.get(name)
@@ -103,7 +116,9 @@ class Movement:
         self.early.discard(name)
 
     def _has_room(self, tier: Tier, now: int) -> bool:
-        """Perhaps since a copy was given up, or the next block to go went further down."""
+        """True if a tier has room, perhaps after a copy was given up or its next victim went
+        further down.
+        """
         if self.places.free(tier) or self.places.drop_copy(tier):
             return True
         victim = None if tier is Tier.SSD else next(self._going(tier), None)

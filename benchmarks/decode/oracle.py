@@ -12,10 +12,12 @@ from mirage.simulate.roofline import PS
 
 
 class FewestLoads:
-    """Counts the loads of a device of `blocks` places under Belady's rule, change by change.
+    """Count of the fewest loads that a device of `blocks` places needs, by Belady's rule, as the
+    batch changes.
 
-    Of a queue the last one is needed last. Counts per request do, since all its blocks are
-    needed at once. Begins with the batch and then the queue's first, as policies do.
+    In a queue, the last request is needed last. Counts per request suffice, since all its blocks
+    are needed at the same time. At first the device has the batch and then the first of the queue,
+    as under the policies.
     """
 
     def __init__(self, rotation: Rotation, blocks: int) -> None:
@@ -26,7 +28,9 @@ class FewestLoads:
             self._hold(sequence, held)
 
     def change(self, finished: list[Sequence], entered: list[tuple[Sequence, int]]) -> int:
-        """Blocks to load before the next step; `entered` with the blocks that each had before."""
+        """Number of blocks to load before the next step; `entered` has for each request the blocks
+        that it had before.
+        """
         for sequence in finished:
             self._free += self._held.pop(sequence.id, 0)
         loads = sum(had - self._held.get(sequence.id, 0) for sequence, had in entered)
@@ -46,21 +50,25 @@ class FewestLoads:
 
 
 class Link:
-    """The time before which so many blocks cannot have come over one link."""
+    """Lower bound on the time at which the needed blocks have come over one link."""
 
     def __init__(self, rotation: Rotation, blocks: int, block_ps: float) -> None:
-        """Bound of the tiers that hold `blocks`; `block_ps` is a block's time."""
+        """Link below the tiers that hold `blocks` blocks in all; `block_ps` is the picoseconds of
+        one block.
+        """
         self._fewest, self._block_ps = FewestLoads(rotation, blocks), block_ps
         self.loads = 0
 
     def change(self, finished: list[Sequence], entered: list[tuple[Sequence, int]]) -> int:
-        """Picoseconds from the beginning."""
+        """Lower bound on the time at which the blocks of the next step have come, in picoseconds
+        from the start.
+        """
         self.loads += self._fewest.change(finished, entered)
         return int(self.loads * self._block_ps)
 
 
 def bound(rotation: Rotation, machine: Machine, steps: int) -> Outcome:
-    """Each step as early as can be: compute follows compute, and loads follow loads."""
+    """Bound on all policies: each step begins as early as compute and the fewest loads allow."""
     sizes, outcome, now = machine.sizes, Outcome(), 0
     links = [Link(rotation, sizes.device, sizes.block_bytes / machine.host.bytes_per_s * PS)]
     if machine.ssd:

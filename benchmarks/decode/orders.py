@@ -12,13 +12,12 @@ from mirage.tiers.blocks import Name
 from mirage.tiers.policies import LRU, EvictionPolicy
 
 Lookup = Callable[[bytes], Sequence]
-"""A request by its id."""
+"""Function that returns the request with an id."""
 
 
 class Static(LRU):
-    """Blocks stay where they were first written: the first `room` of them on this tier.
-
-    Others are there for a turn, and go first.
+    """Order in which blocks stay where they were first written: the first `room` blocks on this
+    tier. Other blocks are there for one turn, and are evicted first.
     """
 
     def __init__(self, room: int) -> None:
@@ -51,10 +50,9 @@ class Static(LRU):
 
 
 class Frequency:
-    """Least frequently used first, of equals the least recently used.
-
-    A new name begins one above the count of the last one evicted, so that what was used much
-    long ago does not stay for ever (dynamic aging).
+    """Order in which the least frequently used block is evicted first; among equal ones, the least
+    recently used. A new block starts at the highest count of any evicted one plus one, so blocks
+    that were used much long ago are evicted in the end (dynamic aging).
     """
 
     def __init__(self) -> None:
@@ -101,7 +99,9 @@ class Frequency:
 
 
 class Ranked:
-    """Lowest rank first, of equals the one that got its rank first."""
+    """Order by rank: the block of the lowest rank is evicted first; among equal ones, the one that
+    got its rank first.
+    """
 
     def __init__(self) -> None:
         self._rank: dict[Name, int] = {}
@@ -132,7 +132,7 @@ class Ranked:
         return len(self._rank)
 
     def rank(self, name: Name) -> int:
-        """Rank of a block that has just come, or was used."""
+        """Rank of a block that has just come or was used."""
         raise NotImplementedError
 
     def _enter(self, name: Name, rank: int) -> None:
@@ -142,10 +142,9 @@ class Ranked:
 
 
 class ByReads(Ranked):
-    """Read by the fewest decode steps first, since it was written, wherever it lay.
-
-    `Frequency` counts turns and ages: what takes turns in a queue goes almost as
-    under LRU.
+    """Order in which the block that the fewest decode steps have read since it was written, on any
+    tier, is evicted first. `Frequency` counts turns and ages, so for requests that take turns in a
+    queue it is almost LRU.
     """
 
     def __init__(self, sequence: Lookup, block_tokens: int) -> None:
@@ -158,9 +157,9 @@ class ByReads(Ranked):
 
 
 class ByAttention(Ranked):
-    """Least attention first: the further from the newest token the less; a first block last.
-
-    A stand-in for measured scores: attention falls with distance, but for its sinks.
+    """Order in which the block with the least attention is evicted first: the farther from the
+    newest token, the less; a request's first block goes last. This stands in for measured scores,
+    which fall with distance except for attention sinks.
     """
 
     def __init__(self, sequence: Lookup) -> None:
@@ -173,8 +172,8 @@ class ByAttention(Ranked):
 
 
 class ByTurn:
-    """Order in which the blocks go first that the scheduler reaches last. In a queue that is
-    Belady's rule.
+    """Order in which the block is evicted first whose request the scheduler reaches last. In a
+    queue this is Belady's rule.
     """
 
     def __init__(self, rotation: Rotation) -> None:
@@ -203,27 +202,29 @@ class ByTurn:
 
 
 class Known(NamedTuple):
-    """Knowledge that an order may use."""
+    """Facts of a run that an order may use."""
 
     rotation: Rotation
     sequence: Lookup
     stay: int
-    """Places for blocks that never move."""
+    """Number of places on the device for blocks that never move."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """One of TierKV's, but for the oracle, which is a bound (see `oracle.py`)."""
+    """A policy of TierKV. The one named `oracle` is a bound, not a policy (see `oracle.py`)."""
 
     order: Callable[[Known], EvictionPolicy]
     ahead: bool = False
-    """True if blocks come before their requests' turns, in the order of those (Algorithm 1)."""
+    """True if blocks are prefetched before their requests' turns, in the order of the turns
+    (Algorithm 1).
+    """
     layered: bool = False
     """True if a step's missing blocks come layer by layer, one layer ahead of the attention."""
 
 
 SIX = ("lru", "frequency", "static", "attention", "prefetch", "oracle")
-"""TierKV's, in its order: the slowest first."""
+"""TierKV's six policies in its order: the slowest first."""
 POLICIES: dict[str, Policy] = {
     "lru": Policy(lambda known: LRU()),
     "frequency": Policy(lambda known: Frequency()),

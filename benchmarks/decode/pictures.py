@@ -80,7 +80,7 @@ def traffic(result: Result) -> Figure:
 
 
 def _stack(axes: Any, result: Result, parts: Mapping[tuple[str, str], Any]) -> None:
-    """A horizontal bar per policy from the top down, of parts with label and colour."""
+    """Draw a horizontal bar for each policy, made of the parts, each with a label and a colour."""
     policies = result["policies"]
     left = np.zeros(len(policies))
     for (label, colour), values in parts.items():
@@ -91,6 +91,6 @@ def _stack(axes: Any, result: Result, parts: Mapping[tuple[str, str], Any]) -> N
 
 
 def _means(result: Result, key: str) -> Any:
-    """Mean of each policy."""
+    """Mean over seeds of a figure, for each policy."""
     figures = [result["results"][policy]["figures"] for policy in result["policies"]]
     return np.array([part[key]["mean"] for part in figures])

@@ -1,9 +1,9 @@
 """Place of every block, and the copies that move it, in time. Times are picoseconds.
 
-A block lies on one tier: a moving block is there when its copy has ended. A block that came up
-leaves its copy below for as long as no other block needs that place: a full block never changes, so
-it goes down again at no cost. A tier is a number of places; one that is given back can be taken
-from the moment its block's copy has ended.
+A block is on one tier; a moving block is there when its copy has ended. A block that was loaded
+leaves its copy below while no other block needs that place. A full block never changes, so it can
+go down again at no cost. A tier is a number of places. A place that is given back can be used from
+the moment its block's copy has ended.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mirage.tiers.blocks import Name
 
 
 class Tier(IntEnum):
-    """From the quickest to the largest."""
+    """Tiers, from the fastest to the largest."""
 
     DEVICE = 0
     HOST = 1
@@ -36,17 +36,20 @@ class Sizes:
 
 
 class FullError(Exception):
-    """A tier has no place, and it was not asked to make one."""
+    """Error: a tier has no free place, and none can be made."""
 
 
 class Places:
-    """All blocks. `host` is the link between device and host memory, `ssd` that of the disk."""
+    """Places of all blocks. `host` is the link between device and host memory, `ssd` the link of
+    the disk, None if there is no disk.
+    """
 
     def __init__(self, sizes: Sizes, host: Speed, ssd: Speed | None) -> None:
         self.sizes = sizes
         self.at: dict[Name, Tier] = {}
         self.copies: dict[Name, Tier] = {}
-        """Second places of blocks on the device, the oldest first."""
+        """Tier below the device that still has a copy of a block, for blocks on the device; the
+        oldest copy first."""
         self.up, self.down = host.lane(), host.lane()
         disk = ssd or host
         self.read, self._write = disk.lane(), disk.lane()
@@ -54,24 +57,25 @@ class Places:
             tier: [0] * number
             for tier, number in zip(Tier, (sizes.device, sizes.host, sizes.ssd), strict=True)
         }
-        """Time at which each empty place can be taken, in that order."""
+        """Times at which the empty places of each tier can be taken, the earliest first."""
         self._ready: dict[Name, int] = {}
         self.blocks_up, self.blocks_down = 0, 0
 
     def free(self, tier: Tier) -> int:
-        """Places of a tier that hold nothing."""
+        """Number of places of a tier that hold nothing."""
         return len(self._free[tier])
 
     def holds(self, tier: Tier) -> bool:
-        """True if a tier has places at all."""
+        """True if a tier has any places."""
         return self._numbers[tier] > 0
 
     def ready(self, name: Name) -> int:
-        """Time at which a block has come to its place."""
+        """Time at which a block has arrived at its tier, or will; 0 if it has never moved."""
         return self._ready.get(name, 0)
 
     def put(self, name: Name, tier: Tier) -> int:
-        """A block that is new; when it can be written. Raises `FullError`."""
+        """Give a new block a place of a tier; return the time from which it can be written. Raises
+        `FullError` if no place is free."""
         at = self._take(tier)
         self.at[name] = tier
         return at
@@ -82,12 +86,14 @@ class Places:
         insort(self._free[self.at.pop(name)], max(now, self._ready.pop(name, 0)))
 
     def written(self, name: Name) -> None:
-        """A block that changes: a copy of it is worth nothing."""
+        """Note that a block changes: its copy below, if any, is outdated and gives up its place."""
         if name in self.copies:
             insort(self._free[self.copies.pop(name)], self.ready(name))
 
     def drop_copy(self, tier: Tier) -> bool:
-        """Give one place of a tier back that a block on the device does not need."""
+        """Drop the oldest copy that a tier has of a block on the device, which frees its place;
+        False if the tier has none.
+        """
         name = next((name for name, at in self.copies.items() if at is tier), None)
         if name is None:
             return False
@@ -95,9 +101,9 @@ class Places:
         return True
 
     def move(self, name: Name, tier: Tier, now: int, *, patient: bool = False) -> int:
-        """Time at which its copy, asked for now, has ended. Raises `FullError`.
-
-        A `patient` one leaves to others the places that can be taken soonest.
+        """Move a block from time `now` on; return the time at which its copy ends. Raises
+        `FullError` if the tier has no free place. A `patient` move takes the place that becomes
+        free last, so that urgent moves find the others.
         """
         source = self.at[name]
         start = max(now, self.ready(name))
@@ -115,7 +121,7 @@ class Places:
         return end
 
     def check(self) -> None:
-        """Every place is a block's, a copy's or free, in each tier."""
+        """Check in each tier that every place has a block or a copy, or is free."""
         held = [*self.at.values(), *self.copies.values()]
         for tier, number in zip(Tier, self._numbers, strict=True):
             assert held.count(tier) + self.free(tier) == number, (tier, number)
@@ -131,7 +137,10 @@ class Places:
         return self._free[tier].pop(-1 if patient else 0)
 
     def _copy(self, source: Tier, target: Tier, start: int) -> int:
-        """Between device and disk it passes host memory, in a buffer that is no place."""
+        """Copy a block from time `start` on, and return the time at which the copy ends. A copy
+        between device and disk goes through a buffer in host memory, which is none of the host
+        tier's places.
+        """
         lanes = self._lanes(source, target)
         if source is Tier.DEVICE:
             self.blocks_down += 1

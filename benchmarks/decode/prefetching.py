@@ -14,23 +14,25 @@ from mirage.units import ceil_div
 
 
 def fitting(window_ps: int, latency_ps: int, bytes_per_s: float, block_bytes: int) -> int:
-    """Whole blocks of Eq. 1, times in picoseconds."""
+    """Number of whole blocks by Eq. 1, with times in picoseconds."""
     return int(prefetch.fitting(window_ps / PS, bytes_per_s, block_bytes, latency_ps / PS))
 
 
 def lacking(sequence: Sequence, places: Places) -> Iterator[Name]:
-    """Blocks that a request needs and that are neither on the device nor on their way."""
+    """Blocks that a request needs and that are neither on the device nor on the way there."""
     return (name for name in sequence.blocks if places.at[name] is not Tier.DEVICE)
 
 
 class Far:
-    """Blocks on the disk, of which its link has room for `most`."""
+    """Counter of the blocks that may still come from the disk: its link has room for `most`."""
 
     def __init__(self, places: Places, most: int) -> None:
         self._places, self._left = places, most
 
     def fits(self, name: Name) -> bool:
-        """True if a block need not cross that link, or may; then there is room for one less."""
+        """True if a block is not on the disk, or may still cross the disk's link; in that case the
+        room for others shrinks by one.
+        """
         if self._places.at[name] is not Tier.SSD:
             return True
         self._left -= 1
@@ -38,7 +40,7 @@ class Far:
 
 
 def births(rotation: Rotation, steps: int) -> int:
-    """Blocks that will be new within `steps` steps; room is made for them ahead."""
+    """Number of blocks that will be new within `steps` steps, for which room must be made."""
     number = 0
     for sequence in (*rotation.running, *rotation.coming(steps)):
         needed = ceil_div(sequence.tokens + steps, rotation.block_tokens)
@@ -56,7 +58,7 @@ def crowded(
 ) -> bool:
     """True if the link cannot bring some request's blocks before its turn begins.
 
-    `queued` are picoseconds of copies that were asked for already.
+    `queued` is the time in picoseconds of copies that were requested already.
     """
     counts = Counter(name.fingerprint for name in lacking)
     for opening, sequence in zip(rotation.openings(steps), rotation.queue, strict=False):

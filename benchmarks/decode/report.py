@@ -38,7 +38,7 @@ WIDTH = 116
 
 
 def build(setup: DecodeSetup, seeds: Sequence[int], runs: Sequence[Metrics]) -> Result:
-    """The whole result, ready for JSON, from one run of each policy under each of `seeds`."""
+    """The whole result as data for JSON, from one run of each policy with each of `seeds`."""
     by_policy = {name: [r for r in runs if r["policy"] == name] for name in setup.policies}
     shape = setup.experiment.decode.lengths
     return {
@@ -55,12 +55,12 @@ def build(setup: DecodeSetup, seeds: Sequence[int], runs: Sequence[Metrics]) -> 
 
 
 def as_json(result: Result) -> str:
-    """NaN and infinity are refused: they are no JSON."""
+    """Text of the result. NaN and infinity, which JSON does not have, are refused."""
     return json.dumps(result, indent=1, sort_keys=True, allow_nan=False) + "\n"
 
 
 def show(result: Result, output: Path, console: Console) -> None:
-    """Print the means over the seeds, and where the file lies."""
+    """Print the means over the seeds, and the paths of the files."""
     title = escape(result["decoding"]["title"])
     made = Table("", *(heading for _, heading, *_ in COLUMNS), title=title)
     made.columns[0].no_wrap = True

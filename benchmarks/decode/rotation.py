@@ -1,4 +1,4 @@
-"""Requests that take turns in a batch. What runs in which step is the same under all policies."""
+"""Requests that take turns in a decoding batch, in each step the same under all policies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mirage.units import ceil_div
 
 
 class Drawn(NamedTuple):
-    """Tokens of one request."""
+    """Numbers of tokens of one drawn request."""
 
     prompt: int
     output: int
@@ -22,7 +22,7 @@ class Drawn(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Sequence:
-    """A request that decodes. `tokens` have their keys and values, `left` are to be decoded."""
+    """A request that decodes: `tokens` have keys and values, `left` are still to be decoded."""
 
     id: bytes
     prompt: int
@@ -30,36 +30,39 @@ class Sequence:
     left: int
     blocks: list[Name] = field(default_factory=list)
     end: int = 0
-    """The step before which its turn in the batch ends, while it is there."""
+    """Number of the step before which its turn in the batch ends; without meaning between turns."""
 
 
 class Change(NamedTuple):
-    """Difference between a step's batch and the one before."""
+    """Difference between a step's batch and the batch before."""
 
     finished: list[Sequence]
     left: list[Sequence]
-    """They wait for another turn."""
+    """Requests whose turn has ended and that wait for another."""
     entered: list[Sequence]
     returned: list[list[Name]]
-    """The blocks that each of `entered` had before."""
+    """The blocks that each request in `entered` had before."""
     written: list[Name]
-    """The last blocks of `returned` where they are not full."""
+    """The last block of each list in `returned`, if the block is not full."""
     born: list[Name]
     """Blocks that the step writes for the first time: no tier has them."""
 
 
 class Rotation:
-    """`live` requests, of which `batch` decode; after `turn` steps each goes to the queue's end.
+    """Turns of `live` requests, of which `batch` decode at a time; after `turn` steps each goes to
+    the end of the queue.
 
-    Turns begin and end one after the other, not all at once. One that finishes is replaced by a
-    new one at the end of the queue, whose prompt is computed elsewhere: its blocks are born when
-    its first turn begins.
+    Turns begin and end one after the other, not all at the same time. A finished request is
+    replaced by a new one at the end of the queue, whose prompt is computed elsewhere, so that its
+    blocks exist from its first turn on.
     """
 
     def __init__(
         self, drawn: Iterator[Drawn], live: int, batch: int, turn: int, block_tokens: int
     ) -> None:
-        """The first `live` requests are in the midst of it, evenly from begun to almost over."""
+        """Start with the first `live` requests in progress, evenly from just begun to almost
+        ended.
+        """
         self.turn, self.block_tokens = turn, block_tokens
         self._drawn, self._numbers, self.now = drawn, 0, 0
         waiting = [self._next(number / live) for number in _shuffled(live)]
@@ -70,7 +73,7 @@ class Rotation:
             sequence.end = ceil_div(number * turn, batch)
 
     def step(self) -> Change:
-        """The next step's batch; what it decodes counts from the next call on."""
+        """Begin the next step, and return the difference of its batch from the one before."""
         finished, left = self._depart()
         self.queue.extend(left)
         self.queue.extend(self._next(0.0) for _ in finished)
@@ -94,15 +97,16 @@ class Rotation:
         return Change(finished, left, entered, returned, written, born)
 
     def openings(self, steps: int) -> list[int]:
-        """After how many steps, of so many, turns end as far as the scheduler knows."""
+        """Steps, counted from now and below `steps`, after which a turn ends as far as the
+        scheduler knows.
+        """
         ends = (max(0, sequence.end - self.now) for sequence in self.running)
         return sorted(after for end in ends for after in range(end, steps, self.turn))
 
     def coming(self, steps: int) -> list[Sequence]:
-        """Requests that the scheduler reaches within `steps` steps, in that order.
-
-        It knows when turns end, not when requests do: so the next one in the queue is always among
-        them.
+        """Requests of the queue that may enter the batch within `steps` steps, in order. The
+        scheduler knows when turns end, but not when requests end. A request may end at any step, so
+        the first of the queue is always among them.
         """
         return list(islice(self.queue, len(self.openings(steps)) + 1))
 
@@ -113,7 +117,7 @@ class Rotation:
 
     @property
     def live_blocks(self) -> int:
-        """Blocks of all requests that have any."""
+        """Number of KV blocks of all requests, those of the batch and those of the queue."""
         return self.batch_blocks + sum(len(sequence.blocks) for sequence in self.queue)
 
     @property
@@ -142,7 +146,7 @@ class Rotation:
 
 
 def _shuffled(live: int) -> list[int]:
-    """The numbers below `live`, so that neighbours are far apart: no chance in here."""
+    """Numbers below `live` in a fixed order in which neighbours are far apart, without chance."""
     step = next(s for s in range(int(live * 0.618) or 1, live + 2) if _prime_to(s, live))
     return [number * step % live for number in range(live)]
 

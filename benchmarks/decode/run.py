@@ -1,4 +1,4 @@
-"""One policy, step by step: what a step's batch lacks comes first, then the step computes."""
+"""Simulation of one policy, step by step: the missing blocks are loaded, then the step computes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from mirage.tiers.prefetch import ahead
 
 
 class Decode:
-    """A run under one of `POLICIES`. With `ahead` steps blocks come early, if it does that."""
+    """A run under one of `POLICIES`. Policies that prefetch bring blocks up to
+    `ahead` steps early.
+    """
 
     def __init__(
         self, name: str, rotation: Rotation, machine: Machine, ahead: int, stay: int
     ) -> None:
-        """`stay` is the room on the device for blocks that stay there, under `static`."""
+        """`stay` is the number of blocks that stay on the device under the policy `static`."""
         self.policy, self.rotation, self.machine = POLICIES[name], rotation, machine
         self.ahead = ahead if self.policy.ahead else 0
         self.now = 0
@@ -33,7 +35,9 @@ class Decode:
         self.movement.place(n for s in (*rotation.running, *rotation.queue) for n in s.blocks)
 
     def run(self, steps: int) -> Outcome:
-        """Raises `FullError` if the device does not hold a batch."""
+        """Run so many steps. Raises `FullError` if the device does not hold a batch, or the tiers
+        below are full.
+        """
         for _ in range(steps):
             self.step()
         self.outcome.blocks_up = self.places.blocks_up
@@ -70,8 +74,8 @@ class Decode:
         self.movement.staying = {sequence.id for sequence in self.rotation.running}
 
     def _look(self, change: Change) -> tuple[list[Name], int]:
-        """Blocks that requests lack whose turns begin, and the time at which those on their way
-        will have come.
+        """Blocks that requests whose turns begin lack on the device, and the time at which all
+        their blocks under way have arrived.
         """
         missing: list[Name] = []
         ready = self.now
@@ -90,13 +94,17 @@ class Decode:
         return missing, ready
 
     def _layered(self, start: int, come: int, computed: int) -> int:
-        """Each layer's blocks come while the layer before computes; the first layer waits."""
+        """End of a step that loads each layer's blocks while the layer before computes, so that
+        only the first layer's are waited for.
+        """
         loading, layers = max(0, come - start), self.machine.layers
         slower = max(computed, loading)
         return start + (loading + (layers - 1) * slower + computed) // layers
 
     def _prefetch(self, start: int, computed: int) -> None:
-        """Algorithm 1, at the start of a step: the links bring what fits its window."""
+        """Run Algorithm 1 at the start of a step: the links bring as many blocks as fit their
+        window.
+        """
         window, places = self.ahead * computed, self.places
         movement = self.movement
         movement.staying = {s.id for s in self.rotation.coming(self.ahead)} | movement.staying

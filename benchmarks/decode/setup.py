@@ -33,16 +33,16 @@ MOST_STEPS = 1_000_000
 
 
 class Batch(Strict):
-    """Requests that decode in turns."""
+    """Requests that take turns in decoding."""
 
     requests: Count
     """Requests that are under way at any time."""
     size: Count
-    """Requests of them that decode at once."""
+    """Number of these requests that decode at the same time."""
     turn_steps: Count = 64
-    """After which a request goes to the end of the queue."""
+    """Steps after which a request goes to the end of the queue."""
     turns: Count = 500
-    """Turns that are simulated."""
+    """Number of turns that are simulated, those of all requests together."""
     lengths: str = "sharegpt"
     """A name in `configs/lengths.yaml`."""
     oversubscription: Annotated[float, Field(ge=1, le=1000)] | None = None
@@ -68,7 +68,7 @@ class Batch(Strict):
 
 
 class Decoding(Strict):
-    """One file: the machine, the model, the batch, what is compared."""
+    """Content of one file: the machine, the model, the batch, and the compared policies."""
 
     title: str
     hardware: str = "h100"
@@ -79,7 +79,9 @@ class Decoding(Strict):
 
 
 class DecodeSetup:
-    """A `Decoding` with its profiles looked up. Raises `ConfigError` with one line."""
+    """A `Decoding` with its hardware and model profiles. Raises `ConfigError` with one line for an
+    unknown profile or policy, or tiers that are not possible.
+    """
 
     def __init__(self, experiment: Decoding, near: Path | None = None) -> None:
         self.experiment, self.near = experiment, near or Path()
@@ -92,7 +94,9 @@ class DecodeSetup:
         self._check()
 
     def run(self, policy: str, seed: int) -> Metrics:
-        """The metrics of one policy; the same for the same seed. Raises `ConfigError`."""
+        """Figures of one policy; equal seeds give equal figures. Raises `ConfigError` if the device
+        does not hold the batch's blocks, or all tiers together not those of all requests.
+        """
         machine, stay = self._machine(seed)
         rotation, steps = self.rotation(seed), self.experiment.decode.steps
         if policy == ORACLE:
@@ -104,11 +108,13 @@ class DecodeSetup:
 
     @cached_property
     def roofline(self) -> Roofline:
-        """Made where runs are: it cannot be sent to another process."""
+        """Roofline of the model on the machine, made in the process that runs it, because it cannot
+        be sent.
+        """
         return Roofline(self.model, self.hardware)
 
     def rotation(self, seed: int) -> Rotation:
-        """The requests of a seed, before the first step."""
+        """Requests of a seed, before the first step."""
         batch = self.experiment.decode
         drawn = self._drawn(seed)
         return Rotation(drawn, batch.requests, batch.size, batch.turn_steps, batch.block_tokens)
@@ -120,7 +126,9 @@ class DecodeSetup:
             yield Drawn(*clip(*drawing.lengths(rng, shape), self.model.max_len))
 
     def _machine(self, seed: int) -> tuple[Machine, int]:
-        """The machine, and how many blocks stay on its device under static tiering."""
+        """The machine, and the number of blocks that stay on its device under the
+        policy `static`.
+        """
         live, batch = self._peaks(seed)
         device = self._device_blocks(live)
         below = {m: speed.capacity // self.block_bytes for m, speed in self._speeds.items()}
@@ -155,7 +163,7 @@ class DecodeSetup:
         return max(0, room) // self.block_bytes
 
     def _peaks(self, seed: int) -> tuple[int, int]:
-        """The most blocks at any step, of all requests and of the batch."""
+        """The most blocks of all requests at any step, and of the batch."""
         rotation = self.rotation(seed)
         peaks = [(rotation.live_blocks, rotation.batch_blocks)]
         for _ in range(self.experiment.decode.steps):
@@ -167,8 +175,8 @@ class DecodeSetup:
         return self.roofline.compute_ps(Work(sequences, context))
 
     def _recompute_ps(self, number: int) -> int:
-        """Picoseconds by which a block lengthens steps that compute it anew; `number` is its place
-        in a request.
+        """Picoseconds that computing one block again adds to a step; `number` is the block's place
+        in its request.
         """
         tokens = self.experiment.decode.block_tokens
         area = tokens * (2 * number * tokens + tokens + 1)
@@ -191,17 +199,21 @@ class DecodeSetup:
 
 @dataclass(frozen=True)
 class Job:
-    """One run: a batch that was checked, a policy and a seed."""
+    """One run: a checked setup, a policy and a seed."""
 
     setup: DecodeSetup
     policy: str
     seed: int
 
     def run(self, begun: Callable[[Any], None] = lambda world: None) -> Metrics:
-        """Its figures; there is no world of engines that could begin."""
+        """Run the job and return its figures. `begun` is not called, because there is no world of
+        engines.
+        """
         return self.setup.run(self.policy, self.seed)
 
 
 def load(path: Path) -> DecodeSetup:
-    """Read and check one file. Raises `ConfigError` with one line."""
+    """Read and check one file. Raises `ConfigError` with one line if it cannot be read or
+    simulated.
+    """
     return DecodeSetup(validated(Decoding, read_yaml(path), path), path.parent)

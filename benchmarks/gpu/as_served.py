@@ -1,7 +1,7 @@
-"""Texts with layers away in what is served by default: bfloat16, FLASH_ATTN, compiled, with graphs.
+"""Texts with layers away in the default configuration: bfloat16, FLASH_ATTN, compiled, with graphs.
 
-Kernels may round otherwise in a graph of a whole step than in pieces, so all rounds run in pieces,
-also those with nothing away: then a number of layers away must change no bit.
+Kernels may round differently in a graph of a whole step than in pieces. So all rounds run in
+pieces, also those with no layer away, and a number of layers away must change no bit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from mirage.config import Config
 
 NAMES = {True: "float32, CPU_ATTN, compiled", False: "bf16, FLASH_ATTN, compiled"}
-"""Dry, and on a GPU: a processor without AVX-512 computes bfloat16 several times slower."""
+"""Names of the rows, dry (True) and on a GPU (False). A dry run computes in float32, because a
+processor without AVX-512 computes bfloat16 several times slower."""
 HOW = {True: ("float32", "CPU_ATTN"), False: ("bfloat16", "FLASH_ATTN")}
 SHAPE = {
     True: {"layer_bytes": 3 << 20},
@@ -29,7 +30,9 @@ SHAPE = {
 
 
 def alike(bench: Bench) -> list[Row]:
-    """Tokens and logprobs at each number of layers away, and the control without waits."""
+    """Row on tokens and log-probabilities with different numbers of layers away, and row on the
+    control without waits.
+    """
     need_vllm()
     name = f"outputs, {NAMES[bench.dry]}"
     what = f"tokens and top-5 logprobs of {small.REQUESTS} requests, layers away {HOLDS}"
@@ -67,7 +70,9 @@ def alike(bench: Bench) -> list[Row]:
 
 
 def _run(bench: Bench, *, waits: bool, runs: int) -> dict[str, Any]:
-    """Raises `Ended`."""
+    """Facts of one engine's rounds; without `waits` steps do not wait for streamed layers. Raises
+    `Ended` if the engine ends early.
+    """
     engine = served(_config(bench.dry), bench.share(runs))
     if not waits:
         engine = replace(engine, command=without_waits(engine.command))

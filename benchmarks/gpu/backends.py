@@ -1,8 +1,8 @@
-"""Does each attention backend keep off KV memory that has been given away?
+"""Check that each attention backend reads no KV memory that has been given away.
 
-A kernel that reads beyond a request's own blocks, because a row of a block table still names those
-of an earlier one, does no harm to vLLM, whose whole KV cache is memory. Here it is an illegal
-address. So KV extents come and go under requests that decode, see `waves`.
+A row of a block table may still name blocks of an earlier, longer request, and a kernel may read
+beyond a request's own blocks. In vLLM this does no harm, because its whole KV cache is memory. Here
+it is an illegal address. So KV extents are mapped and unmapped while requests decode, see `waves`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mirage.config import Config
 
 BACKENDS = {True: ("CPU_ATTN",), False: ("FLASH_ATTN", "FLASHINFER", "TRITON_ATTN")}
-"""Dry, and on a GPU."""
+"""Attention backends that are tried, dry (True) and on a GPU (False)."""
 ROUNDS = [waves.REST, waves.WAVES, waves.WAVES]
 UNSUPPORTED = re.compile(
     r"Selected backend .* is not valid for this configuration.*|Could not find nvcc.*|"
@@ -35,27 +35,33 @@ SHAPE = {
     True: {"hidden": 256, "head_dim": 64, "layer_bytes": 4 << 20},
     False: {"hidden": 512, "head_dim": 128, "layer_bytes": 8 << 20},
 }
-"""Dry, and on a GPU: heads of a size that all backends take. Without grouped heads 128 tokens fill
-an extent, in either dtype."""
+"""Shape of the model, dry (True) and on a GPU (False), with heads of a size that all backends take.
+Without grouped heads 128 tokens fill an extent, in either dtype."""
 DTYPE = {True: "float32", False: "bfloat16"}
-"""Dry, and on a GPU: a dtype that all backends take. A processor without AVX-512 computes bfloat16
-several times slower than float32."""
+"""Dtype, dry (True) and on a GPU (False), that all backends take. A processor without AVX-512
+computes bfloat16 several times slower than float32."""
 
 
 def eagerly(bench: Bench) -> Iterator[Row]:
-    """A row for each backend."""
+    """A row for each attention backend, in eager steps."""
     bench.need_kernels()  # the engine tests have it on a host
     yield from under_decode(bench, way=EAGERLY)
 
 
 def with_graphs(bench: Bench) -> Iterator[Row]:
-    """The same with CUDA graphs, whose batches are padded with rows of no request."""
+    """A row for each attention backend with CUDA graphs, whose batches are padded with empty
+    rows.
+    """
     bench.need_kernels()
     yield from under_decode(bench, way=GRAPHS)
 
 
 def under_decode(bench: Bench, *, way: str) -> Iterator[Row]:
-    """As soon as each is there; one whose engine ends does not keep the next from its turn."""
+    """One row for each attention backend: its texts while KV extents come and go have to be those
+    without such changes. `way` is a key of `ON_GPU`: eager steps, or CUDA graphs.
+
+    Each row comes as soon as its backend is measured. An engine that fails spoils only its own row.
+    """
     engine_child.need_vllm()
     backends = BACKENDS[bench.dry]
     for done, backend in enumerate(backends):
@@ -92,7 +98,7 @@ def _row(bench: Bench, backend: str, limit_s: float, *, way: str) -> Row:
 
 
 def _wrong(found: dict[str, Any]) -> list[str]:
-    """Differences from memory at rest, round by round."""
+    """Differences of each round from the first one, in which KV memory does not change."""
     first, *others = found["rounds"]
     rest, *counts = found["counts"]
     wrong = []

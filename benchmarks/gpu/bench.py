@@ -24,11 +24,14 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 NO_LIMIT_S = 300.0
-"""Seconds that a row may take which nobody watches: a test's."""
+"""Seconds that a row may take without a watchdog, as in a test."""
 MARGIN_S = 5.0
-"""Left to a row that ends what hangs in it by itself, so that it can say what that was about."""
+"""Seconds that a row keeps after the time limit of what it runs, so that it can report what hung.
+"""
 CHUNK = 128 * MIB
-"""As `device.copy_chunk` has it by default; that module needs more than these rows have."""
+"""Default of `device.copy_chunk` in bytes, repeated here because its module imports packages that
+these rows lack.
+"""
 CGROUP = Path("/sys/fs/cgroup")
 HIDDEN = 5120
 LAYERS, SPARE, FEWEST = 40, 4, 8
@@ -38,21 +41,26 @@ MATRICES = 12
 
 @dataclass(frozen=True)
 class Bench:
-    """A machine. `dry` runs everything but kernels, small, over the stand-in for the driver."""
+    """A machine under test. `dry` runs everything except kernels in a small size, over the stand-in
+    for the driver.
+    """
 
     dry: bool
     open: Callable[..., CudaDriver]
     device: str = ""
     """Name of a dry device, by which other processes find the same one."""
     end: float | None = None
-    """Time on the monotonic clock at which the row is ended; None if nobody watches it."""
+    """Time on the monotonic clock at which the watchdog ends the row; None if there is no
+    watchdog."""
 
     @property
     def layer_bytes(self) -> int:
         return 6 * MIB if self.dry else MATRICES * HIDDEN * HIDDEN * 2
 
     def layers(self, driver: CudaDriver) -> int:
-        """As many as OPT-13b has, or as fit into the device and into half of the host."""
+        """Number of layers: those of OPT-13b, or as many as fit into the device and half of the
+        host.
+        """
         if self.dry:
             return 6
         on_device = driver.memory_info()[0] // self.layer_bytes - SPARE
@@ -60,7 +68,7 @@ class Bench:
 
     @property
     def page_bytes(self) -> int:
-        """In rows that do not compare sizes of pages."""
+        """Bytes of a page in rows that do not compare page sizes."""
         return 2 * MIB if self.dry else 8 * MIB
 
     @property
@@ -68,7 +76,7 @@ class Bench:
         return 3 if self.dry else 15
 
     def share(self, runs: int = 1) -> float:
-        """Seconds for the next of `runs` runs that the row still has before it."""
+        """Seconds of the row's time that the next of `runs` runs may take."""
         if self.end is None:
             return NO_LIMIT_S
         return max(0.0, self.end - time.monotonic() - MARGIN_S) / runs
@@ -79,12 +87,14 @@ class Bench:
 
 
 def real() -> Bench:
-    """The GPU of this machine."""
+    """Bench on the GPU of this machine."""
     return Bench(dry=False, open=CudaDriver)
 
 
 def dry(device: str | None = None, memory_bytes: int = 512 * MIB) -> Bench:
-    """The tests' stand-in for NVIDIA's driver library; `device` is another process's."""
+    """Bench on the tests' stand-in for NVIDIA's driver library. `device` is the shared file of
+    another process's device; without it a new device is made.
+    """
     from tests.vmm.libcuda import StandIn
 
     standin = StandIn.load()
@@ -128,7 +138,9 @@ class Model:
 def model(
     bench: Bench, layers: int | None = None, chunk_bytes: int | None = CHUNK
 ) -> Iterator[Model]:
-    """Layer i holds i + 1 in every byte of its master, and in its range."""
+    """Context of a model whose layer i has i + 1 in every byte of its master and of its range. On a
+    GPU, raises `Skipped` if `layers` is not given and fewer than `FEWEST` fit.
+    """
     driver = bench.open(bench.page_bytes)
     frame = -(-bench.layer_bytes // driver.page_bytes) * driver.page_bytes
     count = layers or bench.layers(driver)
@@ -158,7 +170,7 @@ def model(
 
 
 def _available_bytes() -> int:
-    """Bytes of host memory that are available, as far as a container may have them."""
+    """Bytes of available host memory, within a container's limit."""
     lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     (line,) = [line for line in lines if line.startswith("MemAvailable:")]
     limit = _number(CGROUP / "memory.max")
@@ -168,7 +180,7 @@ def _available_bytes() -> int:
 
 
 def _number(file: Path) -> int | None:
-    """Number in a file; None if there is no file, or if it says "max"."""
+    """Number in a file; None if there is no file, or if its text is "max"."""
     try:
         return int(file.read_text(encoding="ascii"))
     except (OSError, ValueError):

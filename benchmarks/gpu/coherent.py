@@ -18,7 +18,10 @@ AIM_GB_S = 300.0
 
 
 def link(bench: Bench) -> Row:
-    """NUMA nodes of the masters of layers, and the rate of a copy from there."""
+    """Row on the NUMA nodes of layers' masters, and the speed of a copy from there.
+
+    Raises `Skipped` if the GPU has no coherent link (C2C) to host memory.
+    """
     if not attribute(get_device(0), "PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES"):
         raise Skipped("this GPU reads host memory through PCIe alone: no C2C to measure")
     return _row(bench, device_facts(0))
@@ -57,7 +60,9 @@ def _master(bench: Bench, driver: CudaDriver) -> HostBuffer:
 
 
 def nodes_of(address: int, maps: Path = Path("/proc/self/numa_maps")) -> dict[int, int]:
-    """Number of pages of the mapping at `address` by NUMA node; empty if nobody knows."""
+    """Number of pages of the mapping at `address` by NUMA node; empty if the kernel does not
+    tell.
+    """
     try:
         lines = maps.read_text(encoding="ascii").splitlines()
     except OSError:

@@ -22,7 +22,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The exit code."""
+    """Run the command and return the exit code: 1 if a row misses its aim, 2 without a device that
+    answers.
+    """
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     parser.add_argument("what", choices=[*COMMANDS])
     parser.add_argument("--dry", action="store_true", help="over the stand-in, without kernels")

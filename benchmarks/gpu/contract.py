@@ -19,7 +19,9 @@ TESTS = "tests/vmm/test_driver_contract.py"
 
 
 def kept(bench: Bench) -> Row:
-    """In a process of its own: the stand-in and the real driver cannot share one."""
+    """Row on the driver's contract, in a process of its own, because stand-in and real driver
+    cannot share one. Raises `Skipped` without pytest or hypothesis.
+    """
     for needed in ("pytest", "hypothesis"):
         if find_spec(needed) is None:
             raise Skipped(f"{needed} is not installed: pip install pytest hypothesis")

@@ -20,11 +20,13 @@ NEAR = 1.03
 BOUND = 1.05
 
 Run = Callable[[], None]
-"""One step: all layers."""
+"""Function that runs one step through all layers."""
 
 
 def at_the_cap(bench: Bench) -> list[Row]:
-    """A step with as many layers away as hide, and with more, against one with none."""
+    """Rows on a decode step with as many layers away as hide, and with more, relative to one with
+    none away.
+    """
     bench.need_kernels()
     rows = []
     with model(bench) as made:
@@ -103,7 +105,7 @@ def _outputs(made: Model, remapped: int, slots: int) -> list[float]:
 
 
 def _at(made: Model, run: Run, remapped: int, slots: int) -> float:
-    """Seconds of a step in the steady state of a set."""
+    """Seconds of a step once the set of streamed layers has been in use for two steps."""
     made.streamer.set(remapped, slots)
     run()
     run()
@@ -111,7 +113,7 @@ def _at(made: Model, run: Run, remapped: int, slots: int) -> float:
 
 
 def _synchronized(made: Model, run: Run, steps: int = 3) -> float:
-    """Seconds a step, over some of them without a wait in between."""
+    """Mean seconds of a step over `steps` steps without a wait between them."""
     made.driver.synchronize()
 
     def several() -> None:
@@ -123,7 +125,9 @@ def _synchronized(made: Model, run: Run, steps: int = 3) -> float:
 
 
 def _step(made: Model, batch: int) -> Run:
-    """Every matrix of every layer times a batch of activations."""
+    """Function that runs a step: it multiplies every matrix of every layer by a batch of
+    activations.
+    """
     import torch
 
     x = torch.ones(batch, HIDDEN, dtype=torch.bfloat16, device="cuda")
@@ -141,7 +145,7 @@ def _step(made: Model, batch: int) -> Run:
 
 
 def _load_s(made: Model) -> float:
-    """T_T: seconds to load one layer, the median of some."""
+    """T_T: median seconds to load one layer."""
     layer, copies = made.layers[0], made.streamer.copies
 
     def load() -> None:
@@ -152,7 +156,9 @@ def _load_s(made: Model) -> float:
 
 
 def streamed_is_right(bench: Bench) -> Row:
-    """Layers are what they should be, however many are remapped, with aborted steps too."""
+    """Row on the content of streamed layers: right for every number of layers remapped, also after
+    aborted steps.
+    """
     wrong = 0
     with model(bench, layers=6) as made:
         n, nbytes = len(made.layers), made.layers[0].nbytes

@@ -11,7 +11,7 @@ CONTEXT = 64
 
 
 class Decoding:
-    """vLLM's engine, given batches of requests one after the other."""
+    """vLLM's engine, which gets batches of requests one after the other."""
 
     def __init__(self, engine: Any) -> None:
         self._engine, self._begun = engine, 0
@@ -19,7 +19,10 @@ class Decoding:
     def steps(
         self, batch: int, tokens: int, before: Callable[[int], None] = lambda step: None
     ) -> list[float]:
-        """Seconds from one step's end to the next, all of it: `before` is called in between."""
+        """Let `batch` new requests decode `tokens` tokens each; returns the seconds of each step,
+        from the end of the step before. `before` is called before each step with its number, from 0
+        on.
+        """
         self._begin(batch, tokens)
         took, last = [], time.perf_counter()
         while self._engine.has_unfinished_requests():
@@ -41,5 +44,5 @@ class Decoding:
 
 
 def say(stage: str) -> None:
-    """Tell the parent process what is under way."""
+    """Tell the parent process what this process does now."""
     print(f"STAGE {stage}", flush=True)

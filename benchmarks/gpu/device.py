@@ -7,11 +7,15 @@ from benchmarks.gpu.rows import Row
 
 GIB = 1 << 30
 FREE = 0.9
-"""Less of a device is free where another program has it, or an engine was left behind."""
+"""Part of the device's memory that is free unless another program has some, or an engine was left
+behind.
+"""
 
 
 def free(bench: Bench) -> Row:
-    """A process that was left behind shows here, before rows fail for want of memory."""
+    """Row on the free device memory. A process that an earlier command left shows here, before
+    other rows fail for lack of memory.
+    """
     with bench.open(bench.page_bytes) as driver:
         available, total = driver.memory_info()
     return Row(

@@ -1,7 +1,7 @@
-"""Model folders of real shapes without weights, for vLLM's ``load_format: dummy``.
+"""Model folders of real sizes without weights, for vLLM's ``load_format: dummy``.
 
-``config.json``, a tokenizer of bytes, and a safetensors file that has the header of the whole
-model and a hole where the weights would be, so that `mirage check` can weigh it.
+A folder has ``config.json``, a tokenizer of bytes, and a safetensors file with the header of the
+whole model and a hole in place of the weights, so that `mirage check` can compute its sizes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from mirage.tools.demo.tokenizer import save_tokenizer
 
 OFFSET = 2
-"""Rows of OPT's table of positions that stand for none."""
+"""Number of rows of OPT's table of positions that stand for no position."""
 BYTES = {"BF16": 2}
 
 
@@ -33,7 +33,9 @@ OPT_13B = Shape(hidden=5120, layers=40, heads=40)
 
 
 def hollow(folder: Path, shape: Shape = OPT_13B) -> Path:
-    """A folder that vLLM takes for such a model. Made anew each time; a few kilobytes on disk."""
+    """Folder that vLLM takes for a model of this shape. It is made anew each time, and takes a few
+    kilobytes on disk.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     config = {
         "architectures": ["OPTForCausalLM"],
@@ -82,7 +84,7 @@ def _norm(name: str, width: int) -> dict[str, list[int]]:
 
 
 def _write_hollow(path: Path, shapes: dict[str, list[int]]) -> None:
-    """A header, and a hole of the size that it tells of."""
+    """Write a header, and a hole of the size that the header names."""
     header, end = {}, 0
     for name, shape in shapes.items():
         start, end = end, end + prod(shape) * BYTES["BF16"]

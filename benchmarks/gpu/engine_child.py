@@ -1,4 +1,6 @@
-"""One engine in a process of its own (`engine_run`), with the environment it is served with."""
+"""One engine in a process of its own (`engine_run`), with the environment as `mirage serve` sets
+it.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +18,20 @@ from benchmarks.gpu.tied import tied
 
 if TYPE_CHECKING:
     from mirage.config import Config
-    from mirage.serve.rundir import RunDir
+    from mirage.serve.rundir.folders import RunDir
 
 ROOT = Path(__file__).parents[2]
 
 
 class Ended(Exception):
-    """An engine ended; the message is where it was and the last thing that it said."""
+    """An engine ended; the message has its last stage and its last line."""
 
 
 @dataclass(frozen=True)
 class Engine:
-    """Start of an engine: its server's command line, and the configuration of its environment."""
+    """Start of an engine: the command line of its server, and the configuration in its
+    environment.
+    """
 
     command: list[str]
     config: Config
@@ -35,11 +39,13 @@ class Engine:
     stock: bool = False
     """True if nothing in its environment is MIRAGE's choice."""
     more: dict[str, str] = field(default_factory=dict)
-    """Variables beside that environment."""
+    """Environment variables that are added or replaced."""
 
     def environment(self, rundir: RunDir) -> dict[str, str]:
-        """Environment of `mirage serve`'s engines of this configuration."""
-        from mirage.serve import launcher
+        """Environment variables of the engine: those of `mirage serve`, or for plain vLLM without
+        the ones that vLLM's defaults lack.
+        """
+        from mirage.serve.launch import launcher
 
         variables = launcher.environment(self.config, rundir)
         if self.stock:
@@ -48,9 +54,11 @@ class Engine:
 
 
 def served(config: Config, limit_s: float) -> Engine:
-    """Engine of the first model of `config`, as `mirage serve` starts it. Raises `ConfigError`."""
-    from mirage.serve import launcher
-    from mirage.serve.preflight import fit_config
+    """Engine of the first model of `config`, started as by `mirage serve`. Raises `ConfigError` if
+    it does not fit.
+    """
+    from mirage.serve.launch import launcher
+    from mirage.serve.launch.preflight import fit_config
 
     tenant = config.tenants[0]
     fit = fit_config(config)[tenant.name]
@@ -58,8 +66,10 @@ def served(config: Config, limit_s: float) -> Engine:
 
 
 def ran(engine: Engine, spec: dict[str, Any]) -> dict[str, Any]:
-    """Facts that `engine_run` found. Raises `Ended`."""
-    from mirage.serve.rundir import RunDir
+    """Facts that `engine_run` found in a new process. Raises `Ended` if it ends without them, or is
+    not done in the engine's time limit.
+    """
+    from mirage.serve.rundir.folders import RunDir
 
     with RunDir(None) as rundir, tempfile.TemporaryDirectory() as folder:
         asked, out, log = (Path(folder) / name for name in ("spec.json", "out.json", "log"))
@@ -72,7 +82,7 @@ def ran(engine: Engine, spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def _child(spec: Path, out: Path, log: Path, environment: dict[str, str], limit_s: float) -> str:
-    """Run the engine to its end; what it was at last about."""
+    """Run the engine's process to its end; return how it ended and its last stage."""
     words = tied([sys.executable, "-m", "benchmarks.gpu.engine_run", str(spec), str(out)])
     late = ""
     with log.open("wb") as errors:
@@ -92,7 +102,7 @@ def _child(spec: Path, out: Path, log: Path, environment: dict[str, str], limit_
 
 
 def _last_error(log: Path) -> str:
-    from mirage.serve.engine_log import last_error
+    from mirage.serve.logs.engine_log import last_error
 
     return last_error(log) or "it wrote no error"
 

@@ -1,4 +1,4 @@
-"""The memory of an engine that runs by itself, moved as the control server would move it."""
+"""Memory of an engine without a control server, moved by a test as that server would."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from mirage.geometry import footprint
 from mirage.protocol import Allotment
 
 ALL_BUT_ONE = -1
-PASSES = 50
+ROUNDS = 50
 
 
 class Memory:
-    """The engine's memory, moved as the control server would."""
+    """Memory of an engine in this process, moved as the control server would move it."""
 
     def __init__(self, scheduler: Any) -> None:
         self.scheduler, self.shape = scheduler, scheduler.shape
@@ -24,7 +24,10 @@ class Memory:
         self.most_remapped = 0
 
     def hold(self, remapped: int, extents: int, slots: int = 1) -> None:
-        """Remap `remapped` layers through `slots` slots, and hold `extents` KV extents."""
+        """Send the engine an allotment with `remapped` layers given away and `extents` KV extents.
+        `remapped` + `slots` layers then stream through `slots` slots. The engine reaches it in the
+        next steps, or in `settle`.
+        """
         self._revision += 1
         grant = footprint(self.shape, remapped, extents)
         self.scheduler.mailbox.post(Allotment(self._revision, remapped, slots, extents, grant))
@@ -34,9 +37,11 @@ class Memory:
         self.most_extents = max(self.most_extents, backed)
 
     def settle(self) -> None:
-        """While nothing runs. Raises `RuntimeError` if the engine does not come to what it has."""
+        """Let the engine reach its allotment while no request runs. Raises `RuntimeError` if it
+        does not.
+        """
         reconciler = self.scheduler.kv.reconciler
-        for _ in range(PASSES):
+        for _ in range(ROUNDS):
             if reconciler.reconciled:
                 return
             with self.scheduler.mailbox.hold():
@@ -44,17 +49,21 @@ class Memory:
         raise RuntimeError(f"memory does not settle: {reconciler.target} is not reached")
 
     def layers(self, asked: int) -> int:
-        """-1 is all but one, so that one slot holds each in turn."""
+        """Number of layers to remap: `asked`, or all movable layers but one if that is less. -1 is
+        all but one, so that one slot holds each layer in turn.
+        """
         most = self.shape.movable_layers - 1
         return most if asked == ALL_BUT_ONE else min(asked, most)
 
 
 @contextmanager
 def in_pieces(memory: Any) -> Iterator[None]:
-    """Meanwhile no graph of a whole step is replayed, as while layers are away, though none is.
+    """Context in which no CUDA graph of a whole step is replayed, as while layers are away, though
+    none is.
 
-    Attention then always runs between graphs, so that all numbers of layers away compute the same,
-    and what that costs is told apart from what streaming costs. `memory` is a `DeviceMemory`.
+    Attention then always runs between graphs, so that all numbers of layers away compute the same
+    bits, and the cost of pieces is measured apart from that of streaming. `memory` is a
+    `DeviceMemory`.
     """
     own = type(memory)
     memory.__class__ = type(own.__name__, (own,), {"streaming": property(lambda self: True)})

@@ -2,20 +2,22 @@
 
 python -m benchmarks.gpu.engine_run SPEC.json OUT.json
 
-SPEC has the command line of the server that `mirage serve` would start (`command`), the prompts
-(`prompts`, lists of tokens), how many tokens each shall be answered with (`tokens`), and the
-`rounds`: a number of layers to be away meanwhile, -1 for all but one, or "moving", where every few
-steps all are given away and the KV cache grows, or all come back. What is under way is said on
-the standard output, so that whoever started this knows where it ended.
+SPEC has these keys:
 
-With `arrivals` beside the prompts (the step before which each comes, and `tokens` then is a list as
-long) the KV cache follows the requests instead, see `waves`.
+- `command`: command line of the server that `mirage serve` would start;
+- `prompts`: lists of tokens;
+- `tokens`: the number of tokens of each answer;
+- `rounds`: for each round a number of layers that are away, -1 for all but one, or "moving": every
+  few steps all layers are given away and the KV cache grows, or all come back.
 
-With `gated` no graph of a whole step is replayed in any round, see `engine_memory.in_pieces`.
+The current round is printed on standard output, so that the parent knows where a failed run ended.
 
-With `batches` instead, memory stays and the steps of so many requests that decode are timed; then
-`command` may also be that of plain vLLM; with `away`, so many layers are away meanwhile. With
-`moves` beside them see `layers_run`, with `number` `meeting`, and with `switch` `switching`.
+- With `arrivals` (the step before which each prompt comes; `tokens` is then a list as long) the KV
+  cache follows the requests instead, see `waves`.
+- With `gated` no graph of a whole step is replayed in any round, see `engine_memory.in_pieces`.
+- With `batches` instead, memory stays, and the steps of that many decoding requests are timed. Then
+  `command` may also be that of plain vLLM, and `away` is the number of layers that are away. See
+  `layers_run` for `moves` beside them, `meeting` for `number`, and `switching` for `switch`.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from benchmarks.gpu import layers_run, meeting, switching
 from benchmarks.gpu.decoding import Decoding, say
 from benchmarks.gpu.engine_memory import ALL_BUT_ONE, Memory, in_pieces
 from benchmarks.gpu.waves import WAVES, Follower, Request, requests
-from mirage.serve import launcher
+from mirage.serve.launch import launcher
 
 OTHERWISE = {
     "moves": layers_run.measured,
@@ -49,7 +51,7 @@ TOP = 5
 
 
 def run(engine: Any, spec: dict[str, Any], before_step: Callable[[int], None]) -> list[Any]:
-    """(tokens, top logprobs of each) of every prompt, in order."""
+    """Tokens and top log-probabilities of each prompt, in order."""
     coming = deque(sorted(enumerate(requests(spec)), key=lambda numbered: numbered[1].at))
     done: dict[str, Any] = {}
     step = 0
@@ -98,7 +100,9 @@ def _move(memory: Memory, step: int) -> None:
 
 
 def made(command: list[str]) -> Any:
-    """vLLM's engine, from the command line of its server."""
+    """vLLM's engine for the command line of its server. Raises `RuntimeError` for options that it
+    does not know.
+    """
     from vllm.engine.arg_utils import EngineArgs
     from vllm.utils.argparse_utils import FlexibleArgumentParser
     from vllm.v1.engine.llm_engine import LLMEngine
@@ -121,7 +125,7 @@ def step_times(engine: Any, batches: list[int], steps: int) -> dict[str, float]:
 
 
 def moved(engine: Any, spec: dict[str, Any]) -> dict[str, Any]:
-    """Outputs of each round, layers and KV moved by hand."""
+    """Outputs of each round, with layers and KV memory moved by this process."""
     scheduler = engine.engine_core.engine_core.scheduler
     memory = Memory(scheduler)
     rounds = []
@@ -143,7 +147,7 @@ def moved(engine: Any, spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def followed(engine: Any, spec: dict[str, Any]) -> dict[str, Any]:
-    """Outputs of each round, the KV cache at rest or following the requests."""
+    """Outputs of each round, with the KV cache at rest or following the requests."""
     memory = Memory(engine.engine_core.engine_core.scheduler)
     rounds, counts = [], []
     for what in spec["rounds"]:

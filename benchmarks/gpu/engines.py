@@ -1,6 +1,6 @@
-"""vLLM's own engine with a small model whose memory is moved by hand, where vLLM is installed.
+"""Rows on vLLM's own engine with a small model, whose memory is moved by hand.
 
-A dry run has the same engines on host memory.
+A dry run has the same engines on host memory. Rows are skipped where vLLM is not installed.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from benchmarks.gpu.ways import COMPILED, EAGERLY, GRAPHS
 
 ROOT = Path(__file__).parents[2]
 EXACT = {"TRITON_F32_DEFAULT": "ieee", "TRITON_CACHE_DIR": str(ROOT / "out" / "gpu" / "triton")}
-"""Whose texts are to be the circuit's: Triton's own choice for float32 products is TF32. It may
-not tell its cached kernels apart by that."""
+"""Environment of an engine whose texts must be those of the model's circuit: Triton's own choice
+for float32 products is TF32. The cache is another one, because Triton may not tell cached kernels
+apart by that choice.
+"""
 WITHOUT_WAITS = {
     "mirage.engine.cpu_worker.MirageCPUWorker": "tests.tampered.cpu_worker.UnawaitedWorker",
     "mirage.engine.gpu_worker.MirageGPUWorker": "tests.tampered.gpu_worker.UnawaitedWorker",
@@ -37,7 +39,7 @@ class Found:
 
 
 def checked(bench: Bench) -> Row:
-    """`mirage check`: vLLM is asked about the model in a child process, as before every start."""
+    """Row on `mirage check`: vLLM inspects the model in a child process, as before every start."""
     need_vllm()
     fit = small.fit(bench.dry, way=EAGERLY)
     return Row(
@@ -51,36 +53,41 @@ def checked(bench: Bench) -> Row:
 
 
 def eagerly(bench: Bench) -> Row:
-    """One engine, ten requests, memory moved in every way, stop."""
+    """Row on one small engine in eager steps: ten requests, memory moved in every way, and a
+    stop.
+    """
     return _smoke(bench, way=EAGERLY)
 
 
 def with_graphs(bench: Bench) -> Row:
-    """The same with CUDA graphs."""
+    """The same row as `eagerly`, with CUDA graphs."""
     bench.need_kernels()
     return _smoke(bench, way=GRAPHS)
 
 
 def compiled(bench: Bench) -> Row:
-    """The same with compiled steps and CUDA graphs, as by default."""
+    """The same row as `eagerly`, with compiled steps and CUDA graphs, the default."""
     bench.need_kernels()
     return _smoke(bench, way=COMPILED)
 
 
 def alike_eagerly(bench: Bench) -> list[Row]:
-    """Tokens and logprobs at each number of layers remapped, and without the waits."""
+    """Rows on whether tokens and log-probabilities stay the same bits, in eager steps, while none,
+    one, and all but one of the movable layers are remapped, and while layers move. As a control,
+    they must differ without the waits for streamed layers.
+    """
     bench.need_kernels()  # the engine tests have it on a host
     return _alike(bench, way=EAGERLY)
 
 
 def alike_with_graphs(bench: Bench) -> list[Row]:
-    """The same with CUDA graphs."""
+    """The same rows as `alike_eagerly`, with CUDA graphs."""
     bench.need_kernels()
     return _alike(bench, way=GRAPHS)
 
 
 def alike_compiled(bench: Bench) -> list[Row]:
-    """The same with compiled steps and CUDA graphs."""
+    """The same rows as `alike_eagerly`, with compiled steps and CUDA graphs."""
     bench.need_kernels()
     return _alike(bench, way=COMPILED)
 
@@ -133,14 +140,16 @@ def _alike(bench: Bench, *, way: str) -> list[Row]:
 
 
 def _otherwise(way: str, facts: dict[str, Any]) -> list[str]:
-    """Faults of a run whose steps did not run as they were to."""
+    """Faults of a run whose steps did not run in the `way` requested, a constant of
+    `benchmarks.gpu.ways`.
+    """
     if way == COMPILED and not facts["compiled"]:
         return ["nothing was compiled"]
     return ["no graph was captured"] if way == GRAPHS and facts["eager"] else []
 
 
 def _wrong(found: Found) -> list[str]:
-    """Differences between rounds, and from what the model's circuit says."""
+    """Differences between rounds, and from the texts of the model's circuit."""
     first, wrong = found.rounds[0], changes(found.rounds)
     exact = [text == told[0] for text, told in zip(small.exact(), first, strict=True)]
     if not all(exact):
@@ -149,7 +158,7 @@ def _wrong(found: Found) -> list[str]:
 
 
 def changes(rounds: list[list[Any]]) -> list[str]:
-    """Differences of each round from the first one, in which nothing is away."""
+    """Differences of each round from the first one, in which no memory is away."""
     first, *others = rounds
     return [
         f"round {number} (layers away {HOLDS[number - 1]}) differs in {differing(first, other)}"
@@ -164,9 +173,11 @@ def differing(first: list[Any], other: list[Any]) -> str:
 
 
 def _run(bench: Bench, *, way: str, wait: bool = True, runs: int = 1) -> Found:
-    """One run, the first of `runs` that share the row's time. Raises `Ended`, `Skipped`."""
+    """Run the engine, as the first of `runs` that share the row's time; `way` is a key of `ON_GPU`,
+    or dry of `ON_HOST`. Raises `Ended` if the engine ends early, `Skipped` without vLLM.
+    """
     need_vllm()
-    from mirage.serve import launcher
+    from mirage.serve.launch import launcher
 
     config, fit = small.config(bench.dry, way=way), small.fit(bench.dry, way=way)
     command = launcher.command(config, config.tenants[0], fit, Path(), None)
@@ -178,6 +189,6 @@ def _run(bench: Bench, *, way: str, wait: bool = True, runs: int = 1) -> Found:
 
 
 def without_waits(command: list[str]) -> list[str]:
-    """The same with the worker that tests have for it."""
+    """The same command line, with a worker of the tests that does not wait for streamed layers."""
     place = command.index("--worker-cls") + 1
     return [*command[:place], WITHOUT_WAITS[command[place]], *command[place + 1 :]]

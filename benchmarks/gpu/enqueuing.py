@@ -1,4 +1,4 @@
-"""Host time of streamed layers: what the thread that steps spends on enqueuing their copies."""
+"""Host time of streamed layers: what the thread that runs steps spends on enqueuing copies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ LAYER_S = 1e-4
 
 
 def streamed_layers(bench: Bench) -> Row:
-    """Host time of enqueuing layers by the bytes of a copy, measured in turns."""
+    """Row on the host time to enqueue a streamed layer, by the bytes of one copy;
+    sizes alternate.
+    """
     with model(bench, layers=COUNT) as made:
         found = {remapped: _by_chunk(bench, made, remapped) for remapped in AWAY}
         made.streamer.set(0, 1)
@@ -39,9 +41,9 @@ def _told(each: dict[str, float]) -> str:
 
 
 def _by_chunk(bench: Bench, made: Model, remapped: int) -> dict[str, float]:
-    """Median seconds of a streamed layer by the name of a chunk.
+    """Median seconds of host time for a streamed layer, by the name of a chunk size.
 
-    Two more than are away are streamed, since slots are two.
+    There are two slots, so two more layers are streamed than are away.
     """
     made.streamer.set(remapped, 2)
     ways = {name: partial(_step, bench, made, nbytes) for name, nbytes in CHUNKS.items()}

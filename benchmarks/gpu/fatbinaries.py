@@ -21,7 +21,9 @@ MACHINE_CODE = 2
 
 @dataclass(frozen=True)
 class Payload:
-    """Code of one entry: where it lies, and the architecture that runs it (90 is compute 9.0)."""
+    """Code of one entry: its place in the file, and the architecture for which it is (90 is compute
+    capability 9.0).
+    """
 
     kind: int
     architecture: int
@@ -29,13 +31,15 @@ class Payload:
     end: int
 
     def runs_on(self, compute: int) -> bool:
-        """True for machine code of the same major version that is no newer."""
+        """True for machine code of the same major version as `compute` that is not newer."""
         same = self.architecture // 10 == compute // 10
         return self.kind == MACHINE_CODE and same and self.architecture <= compute
 
 
 def containers(library: bytes) -> Iterator[list[Payload]]:
-    """Payloads of each fat binary in `library`, none of a place that only has the magic number."""
+    """Payloads of each fat binary in `library`. Places that only happen to have the magic number
+    give none.
+    """
     place = 0
     while (place := library.find(MAGIC, place)) >= 0:
         payloads, end = _container(library, place)
@@ -45,9 +49,9 @@ def containers(library: bytes) -> Iterator[list[Payload]]:
 
 
 def slimmed(library: bytes, compute: int) -> bytes | None:
-    """`library` with zeros for all code but the one that runs best on `compute`.
+    """Copy of `library` with zeros in place of all code except that which runs best on `compute`.
 
-    Nothing moves, and compression removes the zeros. None if it has code and none that runs there.
+    Nothing moves, and compression removes the zeros. None if it has code but none that runs there.
     """
     slim, found, kept = bytearray(library), False, False
     for payloads in containers(library):
@@ -61,7 +65,9 @@ def slimmed(library: bytes, compute: int) -> bytes | None:
 
 
 def _container(library: bytes, place: int) -> tuple[list[Payload], int]:
-    """Payloads of the container there, and where to look on; none if it is not a whole one."""
+    """Payloads of the container at `place`, none if it is not a whole one; and the place from which
+    to search on.
+    """
     none: tuple[list[Payload], int] = [], place + len(MAGIC)
     if place + CONTAINER.size > len(library):
         return none

@@ -12,13 +12,14 @@ if TYPE_CHECKING:
     import torch
 
 SLACK = 64 * MIB
-"""Slack of the device's free memory, which others use too."""
+"""Bytes by which the device's free memory may differ, because others use it too."""
 
 
 def replayed(bench: Bench) -> Row:
-    """A graph that reads a layer, whose range gets other pages with other numbers, then its own.
+    """Row on a CUDA graph that reads a layer: the layer's range gets other pages with other
+    numbers, and then its own again.
 
-    Each replay must say what an eager product says of what lies in the range then.
+    Each replay must give what an eager product gives for the present content of the range.
     """
     bench.need_kernels()
     import torch
@@ -56,7 +57,9 @@ def replayed(bench: Bench) -> Row:
 
 
 def failed(bench: Bench) -> Row:
-    """Row on a capture that failed: eager kernels, memory and a new capture after it."""
+    """Row on a failed capture: kernels run eagerly afterwards, memory moves, and a new capture
+    succeeds.
+    """
     bench.need_kernels()
     import torch
 
@@ -73,7 +76,9 @@ def failed(bench: Bench) -> Row:
 
 
 def as_before(checks: dict[str, Callable[[], None]]) -> Row:
-    """All of them are tried, one after the other; each raises what is wrong."""
+    """Row on operations after a failed capture. Each check raises an error if its operation is not
+    as before.
+    """
     wrong = {}
     for name, check in checks.items():
         try:
@@ -121,7 +126,7 @@ def _had_and_given_back() -> None:
 
 
 def _captured(x: torch.Tensor) -> torch.Tensor:
-    """Output of a graph that is captured now."""
+    """Output of a graph that is captured and replayed now."""
     import torch
 
     out, graph = torch.empty_like(x), torch.cuda.CUDAGraph()
@@ -142,7 +147,7 @@ def _replay(graph: torch.cuda.CUDAGraph, out: torch.Tensor) -> torch.Tensor:
 
 
 def _fill(made: Model, seed: int) -> None:
-    """Numbers into the first matrix of the first layer, where it lies now."""
+    """Write drawn numbers into the first matrix of the first layer, wherever its pages are now."""
     import torch
 
     master = made.masters[1]

@@ -1,4 +1,4 @@
-"""A process that holds pages of the device, or none, as it is told: ``python -m ... --help``."""
+"""Process that holds pages of the device, or none, by commands: ``python -m ... --help``."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ AT_ONCE = 64
 
 
 class Holder:
-    """The process, seen from the one that tells it.
+    """The process that holds pages, seen from the process that commands it.
 
-    Words: "take" (create all pages and map them), "give" (unmap and release them), with a link
-    "send" (unmap them, and export them into it) and "receive" (import them from it, and map),
-    "write" into all of them, and "check" that something was written.
+    Words: "take" (create all pages and map them) and "give" (unmap and release them); with a link
+    "send" (unmap pages and export them over it) and "receive" (import pages from it, and map them);
+    "write" the byte `MARK` into all of them, and "check" that each has it (otherwise end).
     """
 
     def __init__(self, bench: Bench, pages: int, link: socket.socket | None = None) -> None:
@@ -55,7 +55,9 @@ class Holder:
         self._process.stdin.flush()
 
     def ask(self, word: str) -> None:
-        """Tell, and wait until it is done. Raises `RuntimeError` if it cannot, and has ended."""
+        """Send a word and wait until it is done. Raises `RuntimeError` if it is not done in time,
+        or if the process has ended.
+        """
         try:
             self.tell(word)
         except BrokenPipeError:
@@ -79,7 +81,7 @@ class Holder:
         self._process.wait()
 
     def end(self) -> None:
-        """Kill it, if it lives, and let go of what leads to it."""
+        """Kill the process if it lives, and close its pipes."""
         self.kill()
         with suppress(BrokenPipeError), self._process:
             pass
@@ -87,7 +89,9 @@ class Holder:
 
 @contextmanager
 def pair(bench: Bench, pages: int, linked: bool = False) -> Iterator[list[Holder]]:
-    """Two processes that have started and hold nothing; `linked` ones can send pages."""
+    """Run two processes without pages while the block runs; `linked` ones can send pages to each
+    other.
+    """
     with ExitStack() as stack:
         ends: Sequence[socket.socket | None] = (None, None)
         if linked:
@@ -105,7 +109,7 @@ def pair(bench: Bench, pages: int, linked: bool = False) -> Iterator[list[Holder
 
 
 class _Held:
-    """The pages, seen from the process that holds them."""
+    """Pages in the process that holds them."""
 
     def __init__(self, driver: CudaDriver, count: int, link: socket.socket | None) -> None:
         self._driver, self._count, self._link = driver, count, link

@@ -17,7 +17,9 @@ MODULES = ("torch", "vllm", "vllm.v1.engine.llm_engine", "mirage.engine.schedule
 
 
 def paid(bench: Bench) -> Row:
-    """Each in a process of its own, so that the second one's time is not the first one's."""
+    """Row on the first import of each library, each in a process of its own, so that none profits
+    from another's modules.
+    """
     took, wrong = {}, ""
     for name in MODULES:
         if find_spec(name.partition(".")[0]) is None:

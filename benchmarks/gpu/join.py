@@ -1,4 +1,4 @@
-"""``python3 join.py FOLDER``: check the parts beside this file, and make of them what they hold.
+"""``python3 join.py FOLDER``: check the parts beside this file, and unpack what they contain.
 
 FOLDER then has `mirage`, the sources. Packages that came as wheels are installed into the Python
 that runs this, from these files alone; those that came unpacked are in `packages`, for PYTHONPATH.
@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 
 
 class Joined:
-    """The parts, read as one file."""
+    """File object that reads all parts as one file."""
 
     def __init__(self, parts: list[Path]) -> None:
         self._parts, self._part = parts, io.BytesIO()
@@ -33,7 +33,7 @@ class Joined:
 
 
 def wrong(sums: dict[str, str]) -> str:
-    """Line that names a missing or damaged part; empty if all are as they were written."""
+    """Line that names a missing or damaged part; empty if all parts are right."""
     for name, told in sums.items():
         part = HERE / name
         if not part.exists():
@@ -44,7 +44,7 @@ def wrong(sums: dict[str, str]) -> str:
 
 
 def main(folder: str) -> int:
-    """The exit code."""
+    """Run the program and return the exit code."""
     sums = json.loads((HERE / "parts.json").read_text(encoding="utf-8"))
     if why := wrong(sums):
         print(why, file=sys.stderr)

@@ -16,17 +16,19 @@ if TYPE_CHECKING:
     from mirage.config import Config
 
 BATCHES = {True: [2, 4], False: [64, 256]}
-"""Dry, and on a GPU: of few requests a step is too short for any layer to hide."""
+"""Batch sizes, dry (True) and on a GPU (False): a step of few requests is too short for any layer
+to hide."""
 TOKENS = {True: 10, False: 40}
 NEAR = 1.03
-"""A step at the cap over one in pieces with nothing away: `mirage.control.hiding.HIDDEN`."""
+"""Largest ratio of a step at the cap to one in pieces with nothing away: that of
+`mirage.control.hiding.HIDDEN`."""
 TRACE = ROOT / "out" / "gpu" / "steps.json.gz"
 TRACE_BYTES = 16 << 20
 GIB = 1 << 30
 
 
 def measured(bench: Bench) -> Iterator[Row]:
-    """All of one engine, which is started once: OPT-13b, compiled and with graphs."""
+    """All rows of one engine, which is started once: OPT-13b, compiled and with graphs."""
     need_vllm()
     try:
         found = _found(bench)
@@ -61,7 +63,7 @@ def _config(bench: Bench) -> Config:
 
 
 def by_remapped(what: str, batch: str, steps: dict[str, dict[str, float]]) -> Row:
-    """A step at each number of layers away."""
+    """Row on a decode step at each number of layers away, for one batch size."""
     pieces, cap = steps["0 in pieces"], steps["cap"]
     ratio = cap["step_s"] / pieces["step_s"]
     hides = cap["layers_remapped"] > 0
@@ -88,7 +90,9 @@ def _said(one: dict[str, float]) -> str:
 
 
 def around_moves(model: str, found: dict[str, Any]) -> Row:
-    """The time from one token to the next, where memory moves and where none does."""
+    """Row on the time between two tokens: near moves of memory, and in the other steps of the
+    run.
+    """
     quiet, moves = found["quiet"], found["moves"]
     around = [seconds for times in moves.values() for seconds in times]
     return Row(
@@ -102,7 +106,7 @@ def around_moves(model: str, found: dict[str, Any]) -> Row:
 
 
 def beside_the_ledger(model: str, found: dict[str, int] | None) -> Row:
-    """Context, graphs, workspaces and activations, which no grant has."""
+    """Row on device memory outside all grants: CUDA context, graphs, workspaces and activations."""
     name = "memory beside the ledger"
     if found is None:
         return skipped(name, "an engine on a host takes it from what all programs share")
@@ -116,7 +120,7 @@ def beside_the_ledger(model: str, found: dict[str, int] | None) -> Row:
 
 
 def trace(found: dict[str, Any]) -> Row:
-    """Trace for chrome://tracing or Perfetto, to see why a row surprises."""
+    """Row on a trace for chrome://tracing or Perfetto, which shows why another row surprises."""
     small_enough = found["bytes"] < TRACE_BYTES
     return Row(
         "trace",

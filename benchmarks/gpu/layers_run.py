@@ -20,11 +20,11 @@ TRACED = 20
 EVERY = 20
 """Steps from one move to the next."""
 NEAR = 4
-"""Steps from a move on that belong to it: a pass moves a few things, and there are several."""
+"""Steps from a move on that belong to it: a round moves a few things, and there are several."""
 
 
 def measured(engine: Any, spec: dict[str, Any]) -> dict[str, Any]:
-    """Measurements that `layers` asks for: `batches` of requests, each decodes `tokens`."""
+    """Measurements of `layers`: `batches` of requests, each of which decodes `tokens` tokens."""
     core = engine.engine_core.engine_core
     memory, decoding = Memory(core.scheduler), Decoding(engine)
     spans = Spans(core)
@@ -45,7 +45,7 @@ def measured(engine: Any, spec: dict[str, Any]) -> dict[str, Any]:
 def _by_remapped(
     decoding: Decoding, memory: Memory, spans: Spans, batch: int, tokens: int
 ) -> dict[str, dict[str, float]]:
-    """Times of a step by the name of each number of layers away."""
+    """Times of a decode step of `batch` requests, by the name of each number of layers away."""
 
     def at(
         remapped: int, stream_slots: int, how: AbstractContextManager[None] | None = None
@@ -80,7 +80,9 @@ def _by_remapped(
 
 
 def _moved(decoding: Decoding, memory: Memory, batch: int) -> dict[str, Any]:
-    """Seconds between tokens around each move, and where nothing moves."""
+    """Seconds between two tokens of one run in which memory moves: those around each move, by its
+    name, and the others.
+    """
     most = min(memory.base + 4, memory.shape.max_extents)
     moves: dict[str, Callable[[], None]] = {
         "a layer away": lambda: memory.hold(1, memory.base),
@@ -102,8 +104,9 @@ def _moved(decoding: Decoding, memory: Memory, batch: int) -> dict[str, Any]:
 
 
 def apart(took: list[float], at: dict[int, str]) -> dict[str, Any]:
-    """Times of steps that belong to a move, by its name, and of all others; without the first ones,
-    which are prefill."""
+    """Times of steps that belong to a move, by its name, and of all other steps, without the first
+    ones, which are prefill.
+    """
     near = {step + more: name for step, name in at.items() for more in range(NEAR)}
     found: dict[str, Any] = {name: [] for name in at.values()}
     quiet = []
@@ -113,9 +116,10 @@ def apart(took: list[float], at: dict[int, str]) -> dict[str, Any]:
 
 
 def outside(memory: Memory, spec: dict[str, Any]) -> dict[str, int] | None:
-    """Bytes of the device that are gone since before the start, and those that the ledger knows.
+    """Bytes of the device that are gone since before the engine's start, and the part of them that
+    the ledger knows.
 
-    None on a host, whose memory is everybody's.
+    None if the device is host memory, which other programs use too.
     """
     import torch
 
@@ -128,7 +132,9 @@ def outside(memory: Memory, spec: dict[str, Any]) -> dict[str, int] | None:
 
 
 def traced(decoding: Decoding, path: Path) -> dict[str, Any]:
-    """`TRACED` steps in torch's profiler, packed, for chrome://tracing or Perfetto."""
+    """Write a compressed trace of `TRACED` steps by torch's profiler to `path`;
+    return its facts.
+    """
     from torch.profiler import ProfilerActivity, profile, supported_activities
 
     say(f"{TRACED} steps traced")

@@ -1,4 +1,4 @@
-"""A wheel's files as a machine of one GPU architecture needs them for the rows, unpacked."""
+"""Files of a wheel that a machine with one GPU architecture needs, unpacked."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ FILES = {
 
 @dataclass(frozen=True)
 class Unpacked:
-    """A file in a folder of packages: where, its permissions, and its bytes."""
+    """A file in a folder of packages: its path, permissions and bytes."""
 
     place: str
     mode: int
@@ -64,7 +64,9 @@ class Unpacked:
 
 
 def unpacked(wheel: Path, compute: int) -> Iterator[Unpacked]:
-    """The files of `wheel` that are needed on a GPU of `compute` (90 is 9.0)."""
+    """Files of `wheel` that are needed on a GPU of capability `compute` (90 is 9.0), with kernels
+    for that one only.
+    """
     with ZipFile(wheel) as file:
         for info in file.infolist():
             place = placed(info.filename)
@@ -78,7 +80,7 @@ def unpacked(wheel: Path, compute: int) -> Iterator[Unpacked]:
 
 
 def placed(name: str) -> str | None:
-    """Place of a wheel's file in a folder of packages; None for scripts, manuals and headers."""
+    """Path of a wheel's file in a folder of packages; None for scripts, manuals and headers."""
     if not (found := re.fullmatch(r"[^/]+\.data/([^/]+)/(.+)", name)):
         return name
     return found[2] if found[1] in ("purelib", "platlib") else None

@@ -1,4 +1,4 @@
-"""More models than fit behind `mirage serve`: ``gpu-many``. Models sleep and wake by requests."""
+"""More models than fit behind `mirage serve` (``gpu-many``), which sleep and wake by requests."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from benchmarks.served import MIRAGE, ServedCommand, serving
 
 NAMES = ("one", "two", "three")
 MEMORY = {True: "40MiB", False: "68GiB"}
-"""Dry, and on a GPU: for one small model, and for two OPT-13b."""
+"""Memory of the device, dry (True) and on a GPU (False): for one small model, and for two
+OPT-13b."""
 ROUNDS = 4
 """Rounds over all models. In each round every model is asked as often as `ASKED`."""
 ASKED = 2
 """Requests to a model, one after the other: the first may wake it, the last finds it awake."""
 TOKENS = 16
-WAKE_AIM, WAKE_AIM_S = 1.5, 0.05
-"""Wake against its bytes over the link: as `benchmarks.waking` has it on a host device."""
 GIB = 1 << 30
 
 
 class Asked(NamedTuple):
-    """One request that was answered; seconds."""
+    """One answered request; times in seconds."""
 
     model: str
     state: str
-    """State of the model just before."""
+    """State of the tenant just before the request was sent."""
     first_s: float
     text: str
 
 
 def served(bench: Bench) -> Iterator[Row]:
-    """Requests to three models in turn on a device that holds two of OPT-13b awake."""
+    """Rows on requests to three models, one after the other, on a device that holds two of OPT-13b
+    awake."""
     need_vllm()
     what = "three small models" if bench.dry else "three OPT-13b on 68 GiB"
     with tempfile.TemporaryDirectory(prefix="mirage-many-") as folder:
@@ -63,7 +63,9 @@ def served(bench: Bench) -> Iterator[Row]:
 
 
 def rows(what: str, asked: list[Asked], layers: int, asleep: dict[str, int]) -> list[Row]:
-    """Rows on the first tokens by the state that a request found, and on the texts."""
+    """Rows on the first tokens by the state that a request found, and on the texts. `layers` is the
+    bytes of one model's layers, `asleep` those that each sleeping tenant holds.
+    """
     by_state: dict[str, list[float]] = {}
     texts: dict[str, set[str]] = {}
     for one in asked:
@@ -83,7 +85,7 @@ def rows(what: str, asked: list[Asked], layers: int, asleep: dict[str, int]) -> 
             "more models than fit, first token",
             f"{what}: to the first token, by the state that the request found",
             f"{shown}; {layers / GIB:.2f} GiB of layers; asleep a model holds {held or 'nothing'}",
-            "a wake",
+            "requests of both states",
             bool(wakes and awake),
             details,
         ),
@@ -112,7 +114,7 @@ def _asked(server: ServedCommand, end: float) -> Iterator[Asked]:
 
 
 def _answered(url: str, name: str, limit_s: float) -> tuple[float, str]:
-    """Seconds to the first token, and the text. Raises `SystemExit` with another answer."""
+    """Seconds to the first token of one request, and its text. Raises `SystemExit` for an error."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=limit_s)
     body = {"model": name, "prompt": [*range(10, 74)], "max_tokens": TOKENS, "temperature": 0}
@@ -141,7 +143,7 @@ _JSON = {"Content-Type": "application/json"}
 
 
 def _asleep_bytes(server: ServedCommand) -> dict[str, int]:
-    """Bytes of the device that each tenant which sleeps now holds."""
+    """Bytes of the device that each sleeping tenant holds."""
     from mirage.serve.admin.client import AdminClient
 
     told = (AdminClient(server.socket).tenant(name) for name in NAMES)
@@ -149,7 +151,9 @@ def _asleep_bytes(server: ServedCommand) -> dict[str, int]:
 
 
 def _config(folder: Path, dry: bool) -> Path:
-    """Configuration file of the three tenants; their shares are as small as they can be."""
+    """Write the configuration of the three tenants, with the smallest possible shares; return its
+    path.
+    """
     import yaml
 
     device: dict[str, Any] = {"memory": MEMORY[dry]}

@@ -25,7 +25,9 @@ def meet(folder: Path, what: str, index: int, number: int) -> None:
 
 
 def measured(engine: Any, spec: dict[str, Any]) -> dict[str, Any]:
-    """A step of engine 0 alone, and of each as all decode; seconds, see `Spans`."""
+    """Seconds of a step of engine 0 alone, if this is engine 0, and of this engine while all
+    decode; both with the times of `Spans`.
+    """
     folder, index, number = Path(spec["folder"]), spec["index"], spec["number"]
     decoding, spans = Decoding(engine), Spans(engine.engine_core.engine_core)
 

@@ -23,12 +23,14 @@ PAGES = (2, 8, 32, 128)
 """Sizes of a handle that are compared, in MiB."""
 HANDOVER_S = 2e-3
 CHUNKS = (16 * MIB, CHUNK)
-"""In which a layer is copied; the second is the default of `device.copy_chunk`."""
+"""Bytes of one copy of a part of a layer; the second is the default of `device.copy_chunk`."""
 SMALL_S = 1e-3
 
 
 def layer_load(bench: Bench) -> Row:
-    """The engine's way to load a layer against a plain copy of the same bytes."""
+    """Row on the load of a layer as the engine does it, relative to a plain copy of
+    the same bytes.
+    """
     with model(bench, layers=2) as made:
         layer = made.layers[0]
         driver, nbytes = made.driver, layer.nbytes
@@ -67,7 +69,9 @@ def layer_load(bench: Bench) -> Row:
 
 
 def small_beside_a_layer(bench: Bench) -> Row:
-    """Row on the wait of a step's inputs while a layer is on the link: all of it, or one chunk."""
+    """Row on the time that the small inputs of a step wait behind a layer on the link: behind the
+    whole layer, or behind one chunk of it.
+    """
     middle = {}
     for chunk in (None, *CHUNKS):
         with model(bench, layers=2, chunk_bytes=chunk and min(chunk, bench.layer_bytes)) as made:
@@ -95,7 +99,7 @@ def _load(made: Model, layer: LayerFrame) -> None:
 
 
 def _small_s(made: Model) -> float:
-    """Seconds until 4 KiB have come over the link that a layer has just been sent over."""
+    """Seconds until 4 KiB have arrived over the link on which a layer was sent just before."""
     driver, size = made.driver, 4096
     stream, layer, other = driver.stream(), made.layers[0], made.layers[1]
     made.streamer.load(layer)
@@ -111,7 +115,9 @@ def _small_s(made: Model) -> float:
 
 
 def locking(bench: Bench) -> Row:
-    """Cost of locking a slab of the host pool, alone and beside a layer, and of a bounce buffer."""
+    """Row on the cost of locking a slab of the host pool, alone and while a layer is loaded, and of
+    a copy through a bounce buffer.
+    """
     size = 2 * MIB if bench.dry else LARGEST_SLAB
     with model(bench, layers=2) as made, closing(Region.create(size)) as region:
         driver, layer = made.driver, made.layers[0]
@@ -154,7 +160,9 @@ def locking(bench: Bench) -> Row:
 
 
 def handover(bench: Bench) -> Row:
-    """A layer's pages from parameters to usable KV, by the size of a page, and by cuMemAlloc."""
+    """Row on the time until a layer's pages are usable as KV memory, by page size, relative to
+    cuMemAlloc, clearing and cuMemFree.
+    """
     sizes = [size for size in PAGES if bench.layer_bytes % (size * MIB) == 0 or not bench.dry]
     middle = {size: _handover_s(bench, size * MIB) for size in sizes}
     usual = bench.page_bytes // MIB
@@ -180,7 +188,9 @@ def handover(bench: Bench) -> Row:
 
 
 def _handover_s(bench: Bench, page_bytes: int) -> tuple[float, float]:
-    """Median seconds of a handover, and of as much memory from the driver's own allocator."""
+    """Median seconds of a handover, and of allocating, clearing and freeing as much memory with the
+    driver's own allocator.
+    """
     frame = -(-bench.layer_bytes // page_bytes) * page_bytes
     with bench.open(page_bytes) as driver:
         pool = PagePool(driver, frame)
@@ -207,7 +217,9 @@ def _handover_s(bench: Bench, page_bytes: int) -> tuple[float, float]:
 
 
 def between_processes(bench: Bench) -> Row:
-    """Memory for a layer made and given back: by handles, and by the driver's own allocator."""
+    """Row on creating and releasing the memory of a layer, with pages and with the driver's own
+    allocator.
+    """
     ways: dict[str, Callable[[CudaDriver], float]] = {
         "create, map, unmap, release": lambda d: timed(lambda: _through_pages(d, bench)),
         "cuMemAlloc, cuMemFree": lambda d: timed(lambda: _through_malloc(d, bench.layer_bytes)),
@@ -244,7 +256,7 @@ def _through_malloc(driver: CudaDriver, nbytes: int) -> None:
 
 
 def one_more(bench: Bench) -> Row:
-    """A change of the streamed set by one layer, with the device idle as between two steps."""
+    """Row on the time to give one layer more away while the device idles, as between two steps."""
     with model(bench) as made:
         most = len(made.layers) - 3
         few, many = min(2, most), min(10, most)

@@ -1,4 +1,4 @@
-"""The nearest things to MIRAGE that there are, on the same model and device: figures, no aims."""
+"""Software that is nearest to MIRAGE, on the same model and device: figures without aims."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ GIB = 1 << 30
 
 
 def prefetch(bench: Bench) -> Row:
-    """A step with four layers away, by vLLM's own offloader and by ours."""
+    """Row on a decode step with four layers away, with vLLM's own prefetch
+    offloader and with ours.
+    """
     need_vllm()
     bench.need_kernels()
     model = _model()
@@ -49,7 +51,9 @@ def prefetch(bench: Bench) -> Row:
 
 
 def sleep_mode(bench: Bench) -> Row:
-    """A model's parameters away from the device and back: by sleep mode, and layer by layer."""
+    """Row on moving a model's parameters off the device and back, with vLLM's sleep mode and layer
+    by layer with ours.
+    """
     need_vllm()
     name, what = "vLLM's sleep mode", "parameters away from the device and back"
     try:
@@ -67,7 +71,9 @@ def sleep_mode(bench: Bench) -> Row:
 
 
 def kvcached(bench: Bench) -> Row:
-    """A step of stock vLLM with kvcached's elastic KV cache, which moves no parameters."""
+    """Row on a decode step of stock vLLM with kvcached's elastic KV cache, which moves no
+    parameters. Raises `Skipped` if kvcached is not installed.
+    """
     need_vllm()
     if find_spec("kvcached") is None:
         raise Skipped("kvcached is not installed")

@@ -1,4 +1,4 @@
-"""Another GPU's memory, made by a holder process and used from this GPU, as `tiers.peer` does."""
+"""Another GPU's memory, lent by a holder process and used from this GPU, as `tiers.peer` does."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NAME = "gpu1"
 
 
 class _Heard:
-    """Acts of the holder, as the pool would hear them."""
+    """Stand-in for the pool, which records the holder's messages."""
 
     def __init__(self) -> None:
         self.words: list[str] = []
@@ -54,7 +54,9 @@ class _Heard:
 
 
 def lent(bench: Bench) -> Row:
-    """Bytes go to the other GPU and come back; its memory is free when all have let go of it."""
+    """Row on lent memory: bytes are copied to the other GPU and back, and its memory is free again
+    once nothing uses it.
+    """
     _check_two()
     nbytes = (4 if bench.dry else 256) * MIB
     with (
@@ -126,7 +128,9 @@ def _program(bench: Bench) -> list[str]:
 
 
 def _there_and_back(near: CudaDriver, there: int, nbytes: int, rounds: int) -> tuple[int, float]:
-    """Bytes that came back wrong, and seconds of a copy from there, the median."""
+    """Number of wrong bytes after a copy to the peer's memory at the address `there` and back, and
+    the median seconds of a copy back.
+    """
     here, stream = near.reserve(2 * nbytes), near.stream()
     near.map(here, near.create(2 * nbytes // near.page_bytes))
     sent, got = host_buffer(nbytes), host_buffer(nbytes)
@@ -154,7 +158,7 @@ def _there_and_back(near: CudaDriver, there: int, nbytes: int, rounds: int) -> t
 
 
 def _killed(lenders: Lenders, heard: _Heard, borrower: Borrower, nbytes: int) -> str:
-    """Faults after the holder was killed; empty if there are none."""
+    """Description of what is wrong after the holder was killed; empty if nothing is."""
     lenders.lend(NAME, ByteRange(0, nbytes))
     borrower.use(0)
     borrower.let_go(0)

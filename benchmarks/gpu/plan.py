@@ -14,14 +14,16 @@ LEAST = 0.25
 
 @dataclass(frozen=True)
 class Step:
-    """A function that makes rows, named by its place, and its longest time."""
+    """A function that makes rows, named by its place in the package, and its time
+    limit in seconds.
+    """
 
     place: str
     limit_s: float
 
     @property
     def name(self) -> str:
-        """Name of the row, for rows that do not name themselves."""
+        """Name of a row for steps whose rows do not name themselves."""
         return ".".join(self.place.rsplit(".", 2)[1:])
 
     @property
@@ -30,7 +32,9 @@ class Step:
 
 
 def _steps(**limits: float) -> tuple[Step, ...]:
-    """Their places are those of this package's modules, with two underscores for the dot."""
+    """Steps of a command. Each keyword is a module and a function of the package, with two
+    underscores for the dot; its value is the time limit.
+    """
     places = (name.replace("__", ".", 1) for name in limits)
     return tuple(
         Step(f"benchmarks.gpu.{place}", limit_s)

@@ -1,11 +1,11 @@
-"""``python -m benchmarks.gpu prepare FOLDER --part 64MiB``: what a machine without a network needs.
+"""Files that a GPU machine without a network needs: ``python -m benchmarks.gpu prepare FOLDER``.
 
-Wheels for its platform are downloaded and written, with these sources, as parts that are no larger
-than asked, beside their checksums and `join.py`, which checks, joins and installs them there.
-``--there FILE`` leaves out what that machine has, by its ``pip list``. ``--compute 9.0`` leaves out
-what no row needs and all kernels of other GPUs, and packs the rest unpacked, by xz. What cannot be
-had twice over is always left out: the builds of torchvision and its like are for another torch.
-What follows ``--`` is for pip.
+``--part 64MiB`` is the size of a part. Wheels for the machine's platform are downloaded and
+written, with these sources, as parts of at most that size, beside their checksums and `join.py`,
+which checks, joins and installs them there. ``--there FILE`` leaves out the packages that the
+machine has, by its ``pip list``. ``--compute 9.0`` leaves out all kernels of other GPUs and all
+files that no row needs, and packs the unpacked rest by xz. Packages that are built for another
+torch, such as torchvision, are always left out. Arguments after ``--`` are for pip.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ JOIN = Path(__file__).with_name("join.py")
 
 
 class Parts:
-    """A file to be written, cut into files of `nbytes`; `sums` has the SHA256 of each by name."""
+    """File object whose content is cut into files of `nbytes`; `sums` has the SHA256 of each by
+    name.
+    """
 
     def __init__(self, folder: Path, nbytes: int) -> None:
         self._folder, self._nbytes = folder, nbytes
@@ -70,7 +72,7 @@ class Parts:
 
 
 def main(arguments: list[str]) -> int:
-    """The exit code."""
+    """Run the program and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu prepare", description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--part", type=nbytes, default="64MiB", help="most bytes of a file")
@@ -104,10 +106,11 @@ def main(arguments: list[str]) -> int:
 def resolved(
     needs: Iterable[str], there: There, without: Iterable[str], pip: Iterable[str]
 ) -> Lacking:
-    """Packages to carry. Raises `CalledProcessError` if pip cannot resolve them.
+    """Packages that must be carried to the machine `there`. Raises `CalledProcessError` if pip
+    cannot resolve them.
 
-    pip judges by the Python that runs it which requirements hold. Those that hold over there alone
-    are asked for in another round.
+    pip judges by the Python that runs it which requirements apply. Those that apply on the other
+    machine alone are resolved in another round.
     """
     asked = list(needs)
     with tempfile.TemporaryDirectory() as folder:
@@ -122,27 +125,29 @@ def resolved(
 
 
 def fetched(folder: Path, there: There, pins: Iterable[str], pip: Iterable[str]) -> None:
-    """Download the wheels. Raises `CalledProcessError`."""
+    """Download the wheels. Raises `CalledProcessError` if pip fails."""
     if pins := [*pins]:
         _pip(["download", "--no-deps", "--dest", str(folder)], there, [*pins, *pip])
 
 
 def nbytes(text: str) -> int:
-    """``"64MiB"`` in bytes. Raises `ValueError`."""
+    """Bytes of a text such as ``"64MiB"``. Raises `ValueError` for a text of another form."""
     if not (found := re.fullmatch(r"([1-9]\d*)(KiB|MiB|GiB)", text)):
         raise ValueError(text)
     return int(found[1]) * UNITS[found[2]]
 
 
 def compute(text: str) -> int:
-    """``"9.0"`` as 90. Raises `ValueError`."""
+    """Number of a text such as ``"9.0"``: 90. Raises `ValueError` for a text of another form."""
     if not (found := re.fullmatch(r"([1-9]\d?)\.(\d)", text)):
         raise ValueError(text)
     return int(found[1] + found[2])
 
 
 def packages(text: str) -> dict[str, str]:
-    """Versions by name in a file of ``pip list`` or ``pip freeze``. Raises `ArgumentTypeError`."""
+    """Versions by package name, from the file `text` with the output of ``pip list`` or ``pip
+    freeze``. Raises `ArgumentTypeError` if the file cannot be read or names no package.
+    """
     try:
         found = listed(Path(text).read_text(encoding="utf-8"))
     except (OSError, UnicodeError) as error:
@@ -153,7 +158,7 @@ def packages(text: str) -> dict[str, str]:
 
 
 def needed() -> list[str]:
-    """Requirements of the project, of vLLM on a GPU, and of the rows that are tests."""
+    """Requirements of the project, its tools, vLLM on a GPU, and the rows that are tests."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     tests = [one for one in extras["test"] if one.startswith(TESTS)]
@@ -161,7 +166,7 @@ def needed() -> list[str]:
 
 
 def _pip(command: list[str], there: There, rest: list[str]) -> None:
-    """Run pip for the other machine's wheels. Raises `CalledProcessError`."""
+    """Run pip for the other machine's wheels. Raises `CalledProcessError` if it fails."""
     tags = [f"manylinux_2_{minor}_{there.machine}" for minor in range(NEWEST_GLIBC, 4, -1)]
     tags += [f"manylinux2014_{there.machine}", f"linux_{there.machine}"]
     words = [sys.executable, "-m", "pip", *command, "--only-binary=:all:"]
@@ -173,7 +178,9 @@ def _pip(command: list[str], there: There, rest: list[str]) -> None:
 def written(
     folder: Path, part_bytes: int, wheels: Iterable[Path], compute: int | None
 ) -> dict[str, str]:
-    """Checksums of the parts, by name; with `compute` they are one xz file of unpacked wheels."""
+    """Checksums of the written parts, by name; with `compute` the parts are one xz file of unpacked
+    wheels.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     parts = Parts(folder, part_bytes)
     with ExitStack() as closing:
@@ -204,7 +211,7 @@ def _source(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 
 def _cut(arguments: list[str]) -> tuple[list[str], str, list[str]]:
-    """Words before and behind the first ``--``."""
+    """Words before and after the first ``--``, which is between them."""
     place = arguments.index("--") if "--" in arguments else len(arguments)
     return arguments[:place], "--", arguments[place + 1 :]
 

@@ -21,7 +21,9 @@ BUSY_S = 0.02
 
 
 def of_calls(bench: Bench) -> Row:
-    """Microseconds of each for a page, and how much longer kernels take that run meanwhile."""
+    """Row on the microseconds of each driver call for one page, and on how much longer kernels take
+    that run meanwhile.
+    """
     with model(bench, layers=2) as made:
         alone = [_round(made.driver) for _ in range(bench.rounds)]
         busy = _work(made, bench)
@@ -43,13 +45,13 @@ def of_calls(bench: Bench) -> Row:
 def _both(
     name: str, alone: list[dict[str, float]], beside: list[dict[str, float]]
 ) -> tuple[float, float]:
-    """Median microseconds of a call."""
+    """Median microseconds of one call, without and with kernels beside it."""
     idle, busy = (median([one[name] for one in rounds]) * 1e6 for rounds in (alone, beside))
     return idle, busy
 
 
 def _round(driver: CudaDriver) -> dict[str, float]:
-    """Seconds of each call, once, by the driver's own handle."""
+    """Seconds of each call in one round, with the driver library called directly."""
     took, nbytes = {}, driver.page_bytes
     wanted = allocation(0)
     with driver.opened(), closing(host_buffer(nbytes)) as buffer, _addresses(nbytes) as place:
@@ -74,7 +76,7 @@ def _round(driver: CudaDriver) -> dict[str, float]:
 
 @contextmanager
 def _addresses(nbytes: int) -> Iterator[int]:
-    """Reserved ones."""
+    """Context of a reserved address range without memory; gives its first address."""
     place = call(cu.cuMemAddressReserve, nbytes, 0, 0, 0)
     try:
         yield int(place)
@@ -83,11 +85,13 @@ def _addresses(nbytes: int) -> Iterator[int]:
 
 
 Work = tuple[Callable[[], None], Callable[[], None]]
-"""Enqueues some, and waits for it."""
+"""Function that enqueues some work, and function that waits for it."""
 
 
 def _work(made: Model, bench: Bench) -> Work:
-    """Products on a GPU for `BUSY_S`; copies of a layer where there are no kernels."""
+    """Functions that enqueue matrix products for about `BUSY_S` seconds, and wait for them; in a
+    dry run, copies of a layer.
+    """
     layer = made.layers[0]
     if bench.dry:
         return lambda: made.streamer.load(layer), made.streamer.copies.synchronize

@@ -1,4 +1,4 @@
-"""Two processes pass memory back and forth; one is killed in the middle."""
+"""Rows on two processes that pass device memory back and forth, one of which is killed."""
 
 from __future__ import annotations
 
@@ -16,20 +16,27 @@ from vmm.cuda_device import device_facts
 
 TIMES = 1000
 PASSING = 0.6
-"""Part of the row's time for the passes: those that do not fit are left out, and said."""
+"""Part of the time of the row for exchanges of pages."""
 PAGES, DRY_PAGES = 256, 2
-"""More than the context of a process takes, so that its end alone does not look like theirs."""
+"""Number of pages on a GPU, and of a dry run. On a GPU the pages are more bytes than the context of
+a process takes, so that the end of a context does not look like their release.
+"""
 KILLED_AFTER_S = 0.01, 0.2
 LATE_S = 5.0
-"""Seconds that the device may take to give a killed process's memory back."""
+"""Half of the seconds that the device may take to give a killed process's memory back."""
 NOISE_BYTES = 64 * MIB
-"""By which a GPU's free memory may differ for other reasons."""
+"""Bytes by which a GPU's free memory may differ for other reasons."""
 WAYS = {"create": ("give", "take"), "export": ("send", "receive")}
-"""Ways in which pages leave a process, and come into another."""
+"""Ways to pass pages, each with the command for the giving and for the taking process (`Holder`):
+`create` (one process releases the pages, the other creates new ones) and `export` (by file
+descriptors).
+"""
 
 
 def passing(bench: Bench) -> Row:
-    """Release here, create there, a thousand times; then one is killed while it goes on."""
+    """Row on two processes: one releases pages and the other creates them, up to a thousand times;
+    then one is killed in the middle.
+    """
     pages = _pages(bench)
     with bench.open(bench.page_bytes) as driver:
         before = driver.memory_info()[0]
@@ -50,9 +57,11 @@ def passing(bench: Bench) -> Row:
 
 
 def exported(bench: Bench) -> Row:
-    """Passing pages to another process by file descriptors, against releasing and creating.
+    """Row on passing pages to another process by file descriptors, relative to releasing and
+    creating them.
 
-    Engines release and create. Where this row says much less than 1, passing would be worth it.
+    Engines release and create. If this row gives much less than 1, passing them would be worth it.
+    Raises `Skipped` if the device cannot share memory so.
     """
     if not device_facts(0).shareable:
         raise Skipped("this device cannot share memory by file descriptors")
@@ -100,9 +109,10 @@ def _noise(bench: Bench) -> int:
 
 
 def _there(holders: list[Holder], way: str) -> float:
-    """Seconds of passing pages from the first to the second.
+    """Seconds of passing pages from the first process to the second; `way` is a key of `WAYS`.
 
-    They go back by release and create: a driver exports no page that it imported.
+    The pages then go back by release and create, because a driver exports no page that it has
+    imported. The seconds do not include this.
     """
     seconds = timed(partial(_pass, way, *holders))
     _pass("create", *holders[::-1])
@@ -110,13 +120,16 @@ def _there(holders: list[Holder], way: str) -> float:
 
 
 def _pass(way: str, giver: Holder, taker: Holder) -> None:
+    """Move all pages from the giver's process to the taker's; `way` is a key of `WAYS`."""
     away, here = WAYS[way]
     giver.ask(away)
     taker.ask(here)
 
 
 def _passed(holders: list[Holder], way: str, seconds: float) -> tuple[int, float]:
-    """Seconds of each call, as often as fits in so many seconds. In the end nobody holds any."""
+    """Number of times that pages were passed within `seconds`, and the mean seconds of each; `way`
+    is a key of `WAYS`. At the end neither process has a page.
+    """
     holders[0].ask("take")
     start, times = time.perf_counter(), 0
     while times < TIMES and time.perf_counter() - start < seconds:
@@ -130,10 +143,11 @@ def _passed(holders: list[Holder], way: str, seconds: float) -> tuple[int, float
 
 
 def _killed(bench: Bench, driver: CudaDriver, holders: list[Holder], way: str, empty: int) -> float:
-    """Seconds from a kill while pages pass until all is free, but for what the other one has.
+    """Seconds from the kill of one process, while pages pass, until `empty` bytes are free again.
 
-    It gives that, and takes all. If it ended with the killed one, which it may when pages
-    were on their way to it, nothing is left to be given.
+    `way` is a key of `WAYS`. The process that was not killed gives its pages back, and then takes
+    all. If it ended with the killed one, which may happen when pages were on their way to it, there
+    is nothing to give back.
     """
     victim, other = random.sample(holders, 2)
     killer = threading.Timer(random.uniform(*KILLED_AFTER_S), victim.kill)
@@ -153,13 +167,14 @@ def _killed(bench: Bench, driver: CudaDriver, holders: list[Holder], way: str, e
 
 
 def _lost(bench: Bench, driver: CudaDriver, before: int) -> int:
-    """Bytes that are missing when all processes have ended."""
+    """Bytes of the device that are still missing after all processes have ended."""
     _until_free(bench, driver, before)
     return max(0, before - driver.memory_info()[0])
 
 
 def _until_free(bench: Bench, driver: CudaDriver, wanted: int) -> float:
-    """Seconds until so many bytes are free again, or twice what may pass."""
+    """Seconds until `wanted` bytes of the device are free, or twice `LATE_S` if they are not free
+    by then."""
     start = time.perf_counter()
     while driver.memory_info()[0] < wanted - _noise(bench):
         if time.perf_counter() - start > 2 * LATE_S:

@@ -15,7 +15,7 @@ NOT_YET = "Nothing here has run on a GPU yet"
 
 
 class Page:
-    """One run's rows; written anew after each, beside what other commands have found."""
+    """Rows of one run, written to the files after each row, beside the rows of other commands."""
 
     def __init__(self, path: Path, docs: Path | None, about: dict[str, object]) -> None:
         self.path, self._docs, self._about = path, docs, about
@@ -23,7 +23,7 @@ class Page:
 
     @property
     def missed(self) -> bool:
-        """True if any row's aim was missed."""
+        """True if a row missed its aim."""
         return any(row.holds is False for row in self._rows)
 
     def add(self, row: Row) -> None:
@@ -51,7 +51,9 @@ class Page:
 
 
 def begin(what: str, device: dict[str, Any], results: Path, docs: Path | None) -> Page:
-    """`device` are its facts, as `stepping` tells them. Without `docs` no table is written."""
+    """Begin a page of results of the command ``make gpu-WHAT``. `device` has the facts of the
+    device, as the child process `stepping` tells them. Without `docs` no table is written.
+    """
     now = datetime.now(UTC)
     slug = re.sub(r"[^a-z0-9]+", "-", str(device["gpu"]).lower()).strip("-")
     results.mkdir(parents=True, exist_ok=True)
@@ -65,7 +67,7 @@ def begin(what: str, device: dict[str, Any], results: Path, docs: Path | None) -
 
 
 def with_table(text: str, table: str) -> str:
-    """`text` with the table of that command and that GPU in its section, in place of an older."""
+    """`text` with the table of that command and GPU in its section, in place of an older table."""
     first = table.split("\n", 1)[0]
     key = ",".join(first.split(",")[:2])
     head, heading, rest = text.partition(HEADING)

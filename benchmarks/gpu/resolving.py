@@ -16,19 +16,20 @@ THERE = re.compile(r"([A-Za-z0-9][\w.-]*)(?:(?:==|\s+)(\d\S*)| @ )")
 
 @dataclass
 class Lacking:
-    """Findings of a walk from requirements to requirements."""
+    """Packages that are missing, found by following requirements."""
 
     pins: dict[str, str] = field(default_factory=dict)
     """Requirement of the resolved version, by name, of each package to carry."""
     unresolved: list[str] = field(default_factory=list)
     """Requirements that hold there and not here, by whose Python pip judges."""
     unlike: dict[str, str] = field(default_factory=dict)
-    """Packages there whose version was not asked for, with both."""
+    """Packages there whose version no requirement allows: by name, a text with version and
+    requirement."""
 
 
 @dataclass(frozen=True)
 class There:
-    """The other machine."""
+    """The other machine: its Python, its platform, and its packages."""
 
     python: str
     machine: str
@@ -36,14 +37,18 @@ class There:
     """Versions by name; empty where not known."""
 
     def holds(self, need: Requirement, extra: str) -> bool:
-        """True if `need` is one of a package that was asked for with `extra`."""
+        """True if the requirement `need` of a package applies on the other machine, with this extra
+        of the package.
+        """
         variables = {"python_version": self.python, "python_full_version": f"{self.python}.0"}
         variables |= {"platform_machine": self.machine, "extra": extra}
         return need.marker is None or need.marker.evaluate(variables)
 
 
 def listed(text: str) -> dict[str, str]:
-    """Versions by name in the output of ``pip list`` or ``pip freeze``; empty for a path's."""
+    """Versions by package name in the output of ``pip list`` or ``pip freeze``; the version of a
+    package from a path is empty.
+    """
     found = filter(None, map(THERE.match, text.splitlines()))
     return {canonicalize_name(one[1]): one[2] or "" for one in found}
 
@@ -51,10 +56,10 @@ def listed(text: str) -> dict[str, str]:
 def lacking(
     report: Mapping[str, Any], needs: Iterable[str], there: There, without: Iterable[str]
 ) -> Lacking:
-    """Packages of pip's installation report that `there` lacks and `needs` lead to.
+    """Packages of pip's installation report that `needs` lead to and that `there` lacks.
 
-    A package that is there, or whose name matches one of `without`, is not carried, nor is what
-    only it requires.
+    A package that is there, or whose name matches one of `without`, is not carried, and neither is
+    what only it requires.
     """
     resolved = {canonicalize_name(one["metadata"]["name"]): one for one in report["install"]}
     patterns = [canonicalize_name(name) for name in without]

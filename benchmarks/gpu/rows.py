@@ -1,4 +1,4 @@
-"""A row of the results: what was measured, what was aimed at, what came out.
+"""Row of the results: the measured subject, the figure, and its aim.
 
 A new row of the GPU bench is a function of a module in this folder that returns a `Row` or several,
 and a line with its time limit in `plan.py`.
@@ -17,7 +17,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Row:
-    """`holds` is None where nothing is aimed at, or where it could not be measured."""
+    """One result. `holds` is None if the row has no aim, or could not be measured."""
 
     name: str
     what: str
@@ -31,16 +31,18 @@ class Row:
 
 
 def skipped(name: str, why: str) -> Row:
-    """Price in the place of one that was not measured."""
+    """Row in place of one that was not measured."""
     return Row(name, "", f"skipped: {why}")
 
 
 class Skipped(Exception):
-    """A row that this machine cannot have; the message says why."""
+    """Error of a row that this machine cannot measure; the message says why."""
 
 
 def said(error: Exception) -> str:
-    """One line of it; of a bare assertion the line that asserts."""
+    """One line about an error; for an assertion without a message, the line of code
+    that asserts.
+    """
     words = " ".join(str(error).split())
     if isinstance(error, AssertionError):
         frame = traceback.extract_tb(error.__traceback__)[-1]
@@ -54,7 +56,9 @@ def at_most(value: float, bound: float) -> bool:
 
 
 def alternating(variants: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """Each variant's seconds, measured in turns so that a drift meets all of them."""
+    """Seconds of each variant, which are measured alternately so that a drift
+    affects all of them.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(rounds):
         for name, measure in variants.items():
@@ -74,7 +78,7 @@ def median(values: Sequence[float]) -> float:
 
 
 def p99(values: Sequence[float]) -> float:
-    """The smallest that 99 % of them do not exceed."""
+    """The smallest value that 99 % of the values do not exceed."""
     return sorted(values)[-(-99 * len(values) // 100) - 1]
 
 

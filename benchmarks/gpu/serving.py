@@ -21,10 +21,12 @@ CONFIG = ROOT / "configs" / "gpu.yaml"
 MODELS = ROOT / "out" / "models"
 OUTPUT = ROOT / "out" / "gpu"
 TRACE = "MIRAGE_TRACE"
-"""A file in Azure's format; without, the bundled sample."""
+"""Environment variable that names a trace; without it the bundled sample is replayed."""
 SHORT = {"sample": ("--window", "0:600", "--time-scale", "0.05")}
 OTHERWISE = ("--window", "0:30")
-"""Thirty seconds of arrivals either way: the sample's come slowly."""
+"""Options of the replay for thirty seconds of arrivals: `SHORT` for the sample, whose requests come
+slowly, `OTHERWISE` for any other trace.
+"""
 POLICIES = ("static", "pooled", "mirage")
 KEYS = {
     "preemptions": "preemptions",
@@ -42,12 +44,14 @@ the environment if this vLLM cannot do it on this GPU."""
 
 
 def compiled(bench: Bench) -> Iterator[Row]:
-    """Static, pooled and mirage on a trace; a row for each policy, as soon as it has run."""
+    """A row for each policy (static, pooled and mirage on a trace), as soon as it has run, and a
+    row on the texts.
+    """
     return _served(bench, CONFIG)
 
 
 def with_graphs(bench: Bench) -> Iterator[Row]:
-    """The same with CUDA graphs of steps that are not compiled."""
+    """The same rows with CUDA graphs of steps that are not compiled."""
     return _served(bench, CONFIG.with_name("gpu-graphs.yaml"))
 
 
@@ -69,9 +73,11 @@ def _served(bench: Bench, config: Path) -> Iterator[Row]:
 def followed(
     command: list[str], file: Path, trace: str, limit_s: float = NO_LIMIT_S
 ) -> Generator[Row, None, None]:
-    """Run `mirage replay`; a row for each policy in its report, as they come, then the texts'.
+    """Run `mirage replay` and give a row for each policy in its report as soon as it is there, then
+    the row on texts.
 
-    Raises `RuntimeError` if it fails or is not done in time; what it had found is there by then.
+    Raises `RuntimeError` if the command fails or is not done in time, after the rows that were
+    there.
     """
     file.unlink(missing_ok=True)
     told = 0
@@ -96,7 +102,7 @@ def followed(
 
 
 def _report(file: Path) -> dict[str, Any]:
-    """As far as it has been written."""
+    """Content of the report as far as it is written; no runs if it is not there yet."""
     try:
         return dict(json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError):
@@ -104,7 +110,7 @@ def _report(file: Path) -> dict[str, Any]:
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """As Ctrl-C would, so that its server ends too."""
+    """End the replay as Ctrl-C does, so that its server ends too."""
     if child.poll() is None:
         child.terminate()
         try:
@@ -115,7 +121,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 def texts(report: dict[str, Any]) -> Row:
-    """Row on the texts in a report of `mirage replay`."""
+    """Row on the number of requests whose text differs between policies."""
     different = report["outputs_different"]
     return Row(
         "served, texts",

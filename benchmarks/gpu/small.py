@@ -1,4 +1,4 @@
-"""The small model of the rows with engines: the demo's, whose texts can be computed exactly.
+"""Small model of the rows with engines: the demonstration's, whose texts can be computed exactly.
 
 Every layer has other weights. A dry run has the same model, smaller, on host memory.
 """
@@ -14,14 +14,16 @@ from benchmarks.gpu.ways import EAGERLY, ON_GPU, ON_HOST
 
 if TYPE_CHECKING:
     from mirage.config import Config
-    from mirage.serve.fit import Fit
+    from mirage.serve.fit.fit import Fit
 
 ROOT = Path(__file__).parents[2]
 MODELS = ROOT / "out" / "gpu" / "models"
 FAMILY = "llama"
 LAYER_BYTES = {True: 3 << 20, False: 64 << 20}
-"""Dry, and on a GPU: small layers would be there at once, and leaving out the waits for them would
-change nothing. Large ones are also copied in several chunks."""
+"""Bytes of a layer, dry (True) and on a GPU (False). On a GPU small layers would be loaded
+immediately, and leaving out the waits for them would change nothing. Large ones are also copied in
+several chunks.
+"""
 REQUESTS, TOKENS = 10, 24
 LENGTHS = (1, 5, 17, 31, 32, 33, 64, 80, 100, 120)
 
@@ -49,13 +51,13 @@ def config(dry: bool, *, way: str) -> Config:
 
 @cache
 def fit(dry: bool, *, way: str) -> Fit:
-    from mirage.serve.preflight import fit_config
+    from mirage.serve.launch.preflight import fit_config
 
     return fit_config(config(dry, way=way))["small"]
 
 
 def _models(dry: bool) -> Path:
-    """A folder for each size. What the models compute is the same circuit."""
+    """Folder of the models of this size. Models of all sizes compute the same circuit."""
     return MODELS if dry else MODELS / "large"
 
 

@@ -1,4 +1,4 @@
-"""Time that an engine's thread spends in a step, and that the device computes and waits in it."""
+"""Host time of an engine's thread in a step, and the device's times of compute and waits in it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Spans:
-    """Spans of a vLLM engine core in this process, measured inside of `counted` alone."""
+    """Times of a vLLM engine core in this process, measured only inside `counted`."""
 
     def __init__(self, core: Any) -> None:
         held = core.scheduler.worker
@@ -22,10 +22,10 @@ class Spans:
 
     @contextmanager
     def counted(self) -> Iterator[dict[str, float]]:
-        """The dictionary is filled when it ends, seconds each:
+        """Context that gives a dictionary, filled at its end. All values are seconds.
 
-        `compute_s` a layer and step (T_c), `stall_s` a step, `host_s` of issuing a step, and of it
-        `streaming_host_s` for waits and copies of streamed layers.
+        `compute_s` is per layer and step (T_c), `stall_s` per step. `host_s` is the time to issue a
+        step, and `streaming_host_s` the part of it for waits and copies of streamed layers.
         """
         found: dict[str, float] = {}
         self._issued, self._computed, self._streaming_s = [], [], 0.0

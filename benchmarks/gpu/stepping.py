@@ -1,7 +1,7 @@
-"""Child process that runs rows as it is told: ``python -m benchmarks.gpu.stepping FD [--dry]``.
+"""Child process that runs the rows it gets: ``python -m benchmarks.gpu.stepping FD [--dry]``.
 
-A line of its standard input names a row's function and how many seconds it has. Rows, and the end
-of each function, go into the pipe FD, a line of JSON each; what libraries print goes elsewhere.
+A line of its standard input names a row's function and its time limit in seconds. Rows, and the end
+of each function, go into the pipe FD, each as a line of JSON. Output of libraries goes elsewhere.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from benchmarks.gpu.rows import Row, Skipped, said, skipped
 
 
 def rows(place: str, bench: Any) -> Iterator[Row]:
-    """Rows of the function at `place`; if a package is missing, or it fails, a row that says so."""
+    """Rows of the function at `place`; a row with the reason if a package is missing or the
+    function fails.
+    """
     module, _, name = place.rpartition(".")
     short = f"{module.rpartition('.')[2]}.{name}"
     try:
@@ -41,7 +43,7 @@ def _ours(module: str) -> bool:
 
 
 def main(fd: str, *options: str) -> None:
-    """Serve until the input ends."""
+    """Run steps until the input ends."""
 
     def tell(**message: Any) -> None:
         os.write(int(fd), (json.dumps(message) + "\n").encode())
@@ -62,7 +64,7 @@ def main(fd: str, *options: str) -> None:
 
 
 def _machine(*, dry: bool) -> tuple[Any, dict[str, Any]]:
-    """The bench, and what is written beside its rows."""
+    """The bench, and the facts of its device that are written beside its rows."""
     from benchmarks.gpu import bench
     from vmm.cuda_device import device_facts, driver_version
 

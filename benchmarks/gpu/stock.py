@@ -1,4 +1,4 @@
-"""Cost of MIRAGE while nothing is remapped: a decode step of OPT-13b against stock vLLM's."""
+"""Cost of MIRAGE while nothing is remapped: a decode step of OPT-13b relative to stock vLLM's."""
 
 from __future__ import annotations
 
@@ -21,13 +21,17 @@ BATCHES, STEPS, NEAR = [1, 16, 64], 64, 1.02
 STOCK = "stock vLLM"
 WAYS = (COMPILED, GRAPHS, EAGERLY)
 LEFT = range(1 + len(WAYS), 0, -1)
-"""Engines that each has still before it: what one leaves of its time, the others have."""
+"""For each engine the number of engines that have not run yet, itself included: they share the time
+that is left.
+"""
 
 Timed = Callable[[], dict[str, float]]
 
 
 def against(bench: Bench) -> Iterator[Row]:
-    """A decode step with nothing remapped against vLLM as it comes, in each way of ours."""
+    """Rows on a decode step with nothing remapped relative to stock vLLM's: eager, with graphs, and
+    compiled.
+    """
     bench.need_kernels()
     need_vllm()
     from benchmarks.gpu import dummies
@@ -44,9 +48,10 @@ def _timed(bench: Bench, make: Callable[[float], Engine], left: int) -> dict[str
 
 
 def compared_all(stock: Timed, ways: dict[str, Timed]) -> Iterator[Row]:
-    """A row for each way of ours, as soon as it is there; one that fails is a miss.
+    """A row for each way to run steps, as soon as it is measured; one that fails misses its aim.
 
-    Each gives the seconds of a step by the number of requests.
+    `stock` and the functions of `ways`, by name, return the seconds of a decode step by the number
+    of requests.
     """
     known, missed = _tried(STOCK, stock)
     if missed:
@@ -57,7 +62,9 @@ def compared_all(stock: Timed, ways: dict[str, Timed]) -> Iterator[Row]:
 
 
 def compared(name: str, times: dict[str, float], stock: dict[str, float]) -> Row:
-    """One way of ours against stock vLLM, whose times are empty if there are none."""
+    """Row on a decode step of MIRAGE in the way `name` (a key of `ON_GPU`), relative to stock vLLM,
+    whose times are empty if they could not be measured.
+    """
     ratios = {batch: seconds / stock[batch] for batch, seconds in times.items() if stock}
     shown = ", ".join(
         f"{f'{ratios[batch]:.3f} ' if stock else ''}at {batch} ({seconds * 1e3:.2f} ms)"
@@ -74,7 +81,7 @@ def compared(name: str, times: dict[str, float], stock: dict[str, float]) -> Row
 
 
 def _tried(name: str, timed: Timed) -> tuple[dict[str, float], Row | None]:
-    """Its times, or none and a row that misses."""
+    """Times of an engine; if it fails, no times, and a row that misses its aim."""
     try:
         return timed(), None
     except Exception as error:
@@ -84,15 +91,15 @@ def _tried(name: str, timed: Timed) -> tuple[dict[str, float], Row | None]:
 
 
 def step_times(engine: Engine, batches: list[int]) -> dict[str, float]:
-    """Seconds of a decode step by the number of requests. Raises `Ended`."""
+    """Seconds of a decode step by the number of requests. Raises `Ended` if the engine fails."""
     spec = {"batches": batches, "tokens": STEPS}
     times: dict[str, float] = ran(engine, spec)["times"]
     return times
 
 
 def plain(model: Path, limit_s: float, **more: str | int | bool) -> Engine:
-    """vLLM's server as anybody starts it, of which the engine is taken."""
-    from mirage.serve import launcher
+    """Engine of stock vLLM, to be started for a measurement."""
+    from mirage.serve.launch import launcher
 
     given = {"model": str(model), "load_format": "dummy", "dtype": "bfloat16"}
     limits = {"max_model_len": 2048, "gpu_memory_utilization": 0.5}
@@ -101,12 +108,14 @@ def plain(model: Path, limit_s: float, **more: str | int | bool) -> Engine:
 
 
 def ours(model: Path, limit_s: float, *, way: str) -> Engine:
-    """Configuration as it is served on a GPU."""
+    """Engine of MIRAGE, started as `mirage serve` does on a GPU; `way` is a key of `ON_GPU`."""
     return served(large(model, way=way), limit_s)
 
 
 def large(model: Path, *, way: str, memory: str = "40GiB") -> Config:
-    """OPT-13b alone on a device, its KV cache in what its parameters leave of `memory`."""
+    """Configuration of OPT-13b alone on a device, with its KV cache in the memory that its
+    parameters leave of `memory`; `way` is a key of `ON_GPU`.
+    """
     from mirage.config import Config
 
     tenant = {"name": "one", "model": model, "share": 100, "max_model_len": 2048}

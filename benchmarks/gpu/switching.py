@@ -1,4 +1,4 @@
-"""Memory of an engine's parameters given away and taken back, timed in its process."""
+"""Times of giving an engine's parameters away and taking them back, in the engine's process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ ROUNDS = 3
 def measured(engine: Any, spec: dict[str, Any]) -> dict[str, Any]:
     """Times of vLLM's sleep mode (`switch` is "sleep"), or of giving away all layers but one.
 
-    Seconds there and back, medians, and the bytes that were free in between.
+    They are median seconds of both directions, with the bytes of device memory that this freed in
+    between.
     """
     away, back, nbytes = _sleeping(engine) if spec["switch"] == "sleep" else _layers(engine)
     decoding, out, home = Decoding(engine), [], []
@@ -31,11 +32,15 @@ def measured(engine: Any, spec: dict[str, Any]) -> dict[str, Any]:
 
 
 Switch = tuple[Callable[[], object], Callable[[], object], Callable[[], int]]
-"""Away, back, and bytes that are away."""
+"""Functions that take parameters off the device and back, and one that gives the bytes that this
+has freed.
+"""
 
 
 def _sleeping(engine: Any) -> Switch:
-    """The parameters go to host memory, and the KV cache is forgotten."""
+    """Functions of vLLM's sleep mode: away, back, and bytes freed. Parameters go to host memory,
+    and the KV cache is discarded.
+    """
     import torch
 
     before = torch.cuda.mem_get_info()[0]
@@ -47,7 +52,9 @@ def _sleeping(engine: Any) -> Switch:
 
 
 def _layers(engine: Any) -> Switch:
-    """Host memory has the parameters all the while, and requests go on meanwhile."""
+    """Functions that give all layers but one away and take them back, and bytes freed. Host memory
+    has the parameters all the time, and requests go on.
+    """
     memory = Memory(engine.engine_core.engine_core.scheduler)
 
     def hold(remapped: int) -> None:

@@ -1,8 +1,8 @@
-"""A program that ends when its parent does, however that ends: ``python tied.py PARENT WORDS...``.
+"""Program that ends when its parent does, however that ends: ``python tied.py PARENT WORDS...``.
 
-A process that is killed cannot end its children, and an engine that is left behind keeps the GPU's
-memory from whatever runs next. So the kernel is asked to kill this process as soon as the thread
-that started it is gone; that holds for the program in its place too.
+A killed process cannot end its children, and an engine that is left behind keeps the GPU's memory
+from the next program. So this process asks the kernel to kill it as soon as the thread that started
+it is gone. The request also holds for the program that takes its place.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ PR_SET_PDEATHSIG = 1
 
 
 def tied(words: Sequence[str]) -> list[str]:
-    """The command line that runs `words` so, from the thread that will start it."""
+    """Command line that runs `words` and is killed when its parent, this process, ends. Start it in
+    a thread that lives as long as the program should: the kernel watches that thread.
+    """
     return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *words]
 
 
 def main(parent: str, *words: str) -> None:
-    """Become the program. Nothing is begun if the parent has ended meanwhile."""
+    """Become the program `words`, unless the parent has ended meanwhile."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() == int(parent):
         os.execvp(words[0], words)

@@ -1,4 +1,4 @@
-"""Two engines that decode at the same time: what each one's step takes then, and with MPS.
+"""Time of a step of two engines that decode at the same time, with MPS and without.
 
 Without MPS a GPU gives processes time slices of about two milliseconds. With it their kernels run
 beside each other, and a fault of one ends both.
@@ -28,19 +28,20 @@ from benchmarks.gpu.ways import EAGERLY, GRAPHS
 
 NUMBER = 2
 ASKED = {True: {"batch": 2, "tokens": 10}, False: {"batch": 32, "tokens": 200}}
-"""Dry, and on a GPU."""
+"""Requests that decode together and tokens of each, dry (True) and on a GPU (False)."""
 CONTROL = "nvidia-cuda-mps-control"
 STARTING_S = 15.0
 
 
 def plain(bench: Bench) -> Row:
-    """Two engines as processes share a GPU by themselves."""
+    """Row on two engines in two processes that share a GPU without MPS."""
     need_vllm()
     return _row(bench, "two engines at once", {})
 
 
 def with_mps(bench: Bench) -> Row:
-    """The same through NVIDIA's multi-process service, which this row starts and ends."""
+    """Row as `plain`, with NVIDIA's multi-process service (MPS), which the row starts and ends.
+    Raises `Skipped` if MPS is not installed."""
     need_vllm()
     if shutil.which(CONTROL) is None:
         raise Skipped(f"{CONTROL} is not installed")
@@ -50,7 +51,9 @@ def with_mps(bench: Bench) -> Row:
 
 @contextmanager
 def mps() -> Iterator[dict[str, str]]:
-    """The environment of its clients. Raises `RuntimeError` if it does not start."""
+    """Context in which NVIDIA's multi-process service runs; gives its clients' environment
+    variables. Raises `RuntimeError` if it does not start.
+    """
     with TemporaryDirectory(prefix="mps") as folder:
         variables = {
             "CUDA_MPS_PIPE_DIRECTORY": f"{folder}/pipe",
@@ -100,7 +103,7 @@ def _said(one: dict[str, float]) -> str:
 
 
 def _found(bench: Bench, variables: dict[str, str]) -> list[dict[str, Any]]:
-    """Raises `Ended` if one of them ends, when both have."""
+    """Times of both engines. Raises `Ended` if one of them ends, once both have ended."""
     engine = _engine(bench)
     with TemporaryDirectory() as folder, ThreadPoolExecutor(NUMBER) as threads:
         asked = ASKED[bench.dry] | {"folder": folder, "number": NUMBER}

@@ -1,8 +1,8 @@
-"""The process that runs rows, seen from the one that watches it and ends it when it hangs.
+"""Watchdog of the process that runs rows: it ends the process when that hangs.
 
-A call of the driver that does not return cannot be ended from inside its process. So rows run in
-a child (`stepping`), one after the other, and come back as lines of JSON; where one is late the
-child is killed, and another one goes on with the next row.
+A driver call that does not return cannot be ended from inside its process. So rows run in a child
+(`stepping`), one after the other, and come back as lines of JSON. If a row is late the child is
+killed, and another child continues with the next row.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ class Gone(Exception):
 
 
 class NoDevice(Exception):
-    """There is nothing to measure; the message says why."""
+    """The machine has no device to measure; the message says why."""
 
 
 class Child:
-    """One process that runs rows. `about` are the facts of its device. Raises `NoDevice`, `Late`,
-    `Gone`."""
+    """One process that runs rows. `about` are the facts of its device. Raises `NoDevice` if the
+    machine has none, `Late` if the process does not start in time, `Gone` if it ends.
+    """
 
     def __init__(self, *, dry: bool, start_s: float = START_S) -> None:
         here, there = os.pipe()
@@ -67,7 +68,9 @@ class Child:
         self.about: dict[str, Any] = said["about"]
 
     def rows(self, step: Step, limit_s: float) -> Iterator[Row]:
-        """Lines as they come. Raises `Late` after `limit_s` seconds, and `Gone`."""
+        """Rows of a step as they come. Raises `Late` after `limit_s` seconds, and `Gone` if the
+        child ends.
+        """
         end = time.monotonic() + limit_s
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # then it is gone, and reading tells how
@@ -77,7 +80,9 @@ class Child:
             yield Row(**said["row"])
 
     def kill(self) -> None:
-        """End it, and with it all that is tied to it."""
+        """Kill the child, wait for its end, and close its pipes. Programs that it started with
+        `tied` die with it.
+        """
         self._process.kill()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(DYING_S)
@@ -100,9 +105,8 @@ class Child:
 def watched(
     steps: Iterable[Step], child: Child, start: Callable[[], Child], seconds: float = COMMAND_S
 ) -> Iterator[Row]:
-    """All rows, within so many seconds; each step has its limit or what is left.
-
-    `start` makes another child where one was lost. In the end there is none.
+    """All rows, within `seconds`. Each step has its own limit, or the time that is left if that is
+    less. `start` starts another child after one was lost. At the end no child is left.
     """
     end = time.monotonic() + seconds
     living: Child | None = child

@@ -1,8 +1,8 @@
-"""Requests that come in waves, and a KV cache that grows for them and shrinks behind them.
+"""Requests that come in waves, and a KV cache that grows for them and shrinks after them.
 
-A few requests decode all the while. Beside them come many long ones, for which extents are mapped;
-then, when those have gone and their extents too, a few short ones, into the rows of block tables
-that the long ones have left.
+Two requests decode all the time. Beside them many long ones come, for which extents are mapped.
+When these have ended and their extents are unmapped, a few short ones come into the rows of block
+tables that the long ones have left.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ APART, NUMBER = 40, 6
 ALL_THE_WHILE = ((90, 0), (133, 0))
 LONG = tuple((prompt, 12 + 4 * i) for i, prompt in enumerate((170, 150, 131, 160, 97, 128)))
 SHORT = tuple((prompt, 20 + 3 * i) for i, prompt in enumerate((1, 9, 16, 33)))
-"""Tokens of the prompt and of the answer, of each request of a wave; 0 is to the end."""
+"""Tokens of the prompt and of the answer, of each request of a wave; an answer of 0 tokens lasts to
+the end."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """It comes before step `at`; tokens to answer with."""
+    """A request that comes before step `at`: its prompt as token ids, and the number of tokens to
+    answer with."""
 
     at: int
     prompt: list[int]
@@ -37,7 +39,8 @@ class Request:
 
 
 def requests(spec: dict[str, Any]) -> list[Request]:
-    """Requests of `engine_run`'s specification; without arrivals all come at once."""
+    """Requests in `engine_run`'s specification; without the key `arrivals` all come before the
+    first step."""
     prompts = spec["prompts"]
     arrivals = spec.get("arrivals", [0] * len(prompts))
     tokens = spec["tokens"] if "arrivals" in spec else [spec["tokens"]] * len(prompts)
@@ -45,7 +48,9 @@ def requests(spec: dict[str, Any]) -> list[Request]:
 
 
 def asked(words: range) -> dict[str, Any]:
-    """Part of a specification: two requests all the while, and the waves."""
+    """Part of the specification: two requests that run all the time, and the waves, with prompts
+    drawn from the token ids `words`.
+    """
     rng = random.Random(7)
     end = NUMBER * APART
     sizes = [(0, prompt, end) for prompt, _ in ALL_THE_WHILE]
@@ -57,7 +62,9 @@ def asked(words: range) -> dict[str, Any]:
 
 
 class Follower:
-    """Hook before each step: grows or shrinks the KV cache to what the requests will need."""
+    """Function called before each step. With `follows` it grows or shrinks the KV cache to what the
+    requests will need; without, the KV cache has room for all of them from the start.
+    """
 
     def __init__(self, memory: Memory, requests: list[Request], *, follows: bool) -> None:
         self._memory, self._requests, self._follows = memory, requests, follows
@@ -81,7 +88,9 @@ class Follower:
             self._count(decoding=bool(scheduler.running))
 
     def counts(self) -> dict[str, int]:
-        """Steps, and of extents the fewest and most, and those that came and went meanwhile."""
+        """Number of steps, fewest and most extents, and number of extents mapped and unmapped while
+        requests decoded.
+        """
         return {
             "steps": self._steps,
             "fewest": min(self._seen),
@@ -91,7 +100,9 @@ class Follower:
         }
 
     def _hold(self, sizes: Iterable[int]) -> None:
-        """Room for requests of `sizes` tokens, for the null block, and an extent besides."""
+        """Hold KV memory for requests of these numbers of tokens, for the null block, and one
+        extent more.
+        """
         shape = self._memory.shape
         blocks = 1 + sum(-(-size // shape.block_tokens) + 1 for size in sizes)
         extents = min(-(-blocks // shape.extent_blocks) + 1, shape.max_extents)
@@ -100,7 +111,9 @@ class Follower:
             self._memory.hold(0, extents)
 
     def _count(self, *, decoding: bool) -> None:
-        """Count what was mapped or unmapped since the last time, while requests were under way."""
+        """Count the extents that were mapped or unmapped since the last call, if requests were
+        decoding.
+        """
         mapped = len(self._memory.scheduler.worker.memory.kv.extents.mapped)
         if decoding and self._seen:
             self._grown += max(0, mapped - self._seen[-1])

@@ -1,4 +1,6 @@
-"""Ways to run steps: eagerly, as graphs, or compiled as well; see `mirage.config.DeviceSection`."""
+"""Ways to run steps: eager, with CUDA graphs, or compiled too; see
+`mirage.config.DeviceSection`.
+"""
 
 EAGERLY, GRAPHS, COMPILED = "eagerly", "with graphs", "compiled"
 ON_GPU = {
@@ -6,5 +8,5 @@ ON_GPU = {
     GRAPHS: {"graphs": True, "compile": False},
     COMPILED: {"graphs": True, "compile": True},
 }
-"""The part of the configuration that says so."""
+"""Keys of the configuration's section `device`, by way."""
 ON_HOST = {EAGERLY: {"compile": False}, COMPILED: {"compile": True}}

@@ -13,7 +13,7 @@ from mirage.units import MIB, size
 COPIES = (MIB, 16 * MIB, 352 * 10**6)
 """Bytes; the last is an expert of Mixtral."""
 SHARES = (0.125, 0.25, 0.5, 0.75, 1.0)
-"""Share of each layer's experts."""
+"""Parts of each layer's experts that are away from the device."""
 
 
 def main() -> None:
@@ -22,21 +22,23 @@ def main() -> None:
 
 
 def copies() -> Iterator[list[str]]:
-    """Ratios by the bytes of one copy."""
+    """Rows of the table with the ratios for one copy, by its bytes."""
     yield ["one copy", "host / peer, one way", "both ways"]
     for nbytes in COPIES:
         yield [size(nbytes), *_ratios(nbytes)]
 
 
 def reloads() -> Iterator[list[str]]:
-    """Ratios by entries of Kimi-K2's KV cache."""
+    """Rows of the table with the ratios for reloading entries of Kimi-K2's KV cache."""
     yield ["entries of Kimi-K2's KV", "host / peer, one way", "both ways"]
     for entries in figures.ENTRIES:
         yield [f"{entries:,}", *_ratios(entries * figures.KIMI_TOKEN)]
 
 
 def experts() -> Iterator[list[str]]:
-    """More tokens a second by model and batch, for each share of experts that lie elsewhere."""
+    """Rows of the table with the gain in tokens per second by model and batch, for each part of the
+    experts that is away.
+    """
     columns = [figures.expert_gains(share) for share in SHARES]
     yield ["tokens a step", *(f"{100 * share:g} % of the experts" for share in SHARES)]
     rows = [(name, batch) for name in figures.MIXTURES for batch in figures.BATCHES]
@@ -49,7 +51,7 @@ def _ratios(nbytes: int) -> list[str]:
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """A table's lines, its headings first."""
+    """Lines of a table, its headings first."""
     head, *others = rows
     yield f"| {' | '.join(head)} |"
     yield "|---" + "|---:" * (len(head) - 1) + "|"

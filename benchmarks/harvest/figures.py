@@ -1,4 +1,4 @@
-"""Harvest's figures and two articles', from links and roofline: peers, experts, sums."""
+"""Figures of Harvest and of two articles, computed from link speeds and the roofline."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ MIXTURES = ("mixtral-8x7b", "qwen3-30b-a3b")
 
 
 def peer() -> Speed:
-    """Another H100's memory."""
+    """Speed of the link to the memory of another H100."""
     return _speed("peer")
 
 
 def host(one_way: bool = True) -> Speed:
-    """Host memory over PCIe, which carries more while nothing goes the other way."""
+    """Speed of the link to host memory over PCIe, which is higher if nothing goes the other way."""
     mixed = _speed("host")
     rate = H100.link_gb_s.value * 1e9 if one_way else mixed.bytes_per_s
     return Speed(mixed.capacity, rate, mixed.latency_ps)
@@ -39,14 +39,20 @@ def reload_ratio(nbytes: int, one_way: bool = True) -> float:
 
 
 def copies() -> list[float]:
-    """Ratios for copies from a megabyte to an expert of Mixtral, one way and both."""
+    """Ratios of a copy's time from host memory to its time from a peer, for 1 MiB, 16 MiB and an
+    expert of Mixtral. Each size has two: with the host link used in one direction alone, and in
+    both.
+    """
     mixtral = profiles.model("mixtral-8x7b")
     sizes = (2**20, 2**24, Mixture(mixtral, H100, 1).expert_bytes)
     return [reload_ratio(size, one_way) for size in sizes for one_way in (True, False)]
 
 
 def reloads() -> list[float]:
-    """Ratios for 100 to 8,000 tokens of Kimi-K2."""
+    """Ratios of a copy's time from host memory to its time from a peer, for 100, 1,000 and 8,000
+    tokens of Kimi-K2's KV cache. Each size has two: with the host link used in one direction
+    alone, and in both.
+    """
     return [
         reload_ratio(entries * KIMI_TOKEN, one_way)
         for entries in ENTRIES
@@ -55,8 +61,9 @@ def reloads() -> list[float]:
 
 
 def expert_gains(share: float) -> list[float]:
-    """Per cent more tokens a second over a peer than over host memory, with a share of each
-    layer's experts away, for each mixture and batch."""
+    """Gain in tokens per second, in per cent, of experts on a peer over experts in host memory, for
+    each mixture and batch. The part `share` of each layer's experts is away.
+    """
     return [
         100 * (mixture.step_s(away, host()) / mixture.step_s(away, peer()) - 1)
         for mixture in _mixtures()
@@ -65,7 +72,7 @@ def expert_gains(share: float) -> list[float]:
 
 
 def gain_grows() -> bool:
-    """True if no mixture and batch gains clearly less with more experts away."""
+    """True if for no mixture and batch the gain becomes clearly less with more experts away."""
     shares = (0.125, 0.25, 0.5, 0.75, 1.0)
     columns = zip(*(expert_gains(share) for share in shares), strict=True)
     return all(
@@ -76,26 +83,27 @@ def gain_grows() -> bool:
 
 
 def entry_bytes(ratio: float, entries: int, most: float, latency_us: float = 1.0) -> float:
-    """Bytes of one entry for which copies of so many differ by a ratio, on links of 300 GB/s and
-    a `most`-th of that that begin after the same latency."""
+    """Bytes of one entry for which copies of `entries` entries over two links differ by the factor
+    `ratio`. One link has 300 GB/s and the other a `most`-th of that; both have the same latency.
+    """
     moving = latency_us * 1e-6 * (ratio - 1) / (most - ratio)
     return moving * 300e9 / entries
 
 
 def hit_over_miss(model: Model, tokens: int) -> float:
-    """Bringing a prefix from host memory, over computing it."""
+    """Time to load a prefix from host memory over the time to compute it."""
     bring = host().lane().copy(0, tokens * model.kv_token_bytes)
     work = Work(0, 0, tokens, tokens * (tokens + 1))
     return bring / Roofline(model, H100).compute_ps(work)
 
 
 def blocks_in_step(step_s: float, block_bytes: float, rate: float) -> float:
-    """Blocks that a link brings while a step computes."""
+    """Number of blocks that a link brings while a step computes."""
     return step_s * rate / block_bytes
 
 
 def sequences(device_blocks: int, below_bytes: float, block_bytes: float, each: int) -> float:
-    """Sequences of `each` blocks that fit the device and the memory below it."""
+    """Number of sequences of `each` blocks that fit into the device and the memory below it."""
     return (device_blocks + below_bytes / block_bytes) / each
 
 

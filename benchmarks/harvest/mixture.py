@@ -1,8 +1,8 @@
-"""Experts of a mixture that lie on a peer or in host memory: how long a decode step takes. Pure.
+"""Time of a decode step of a mixture whose experts are partly on a peer or in host memory. Pure.
 
-Harvest (section 4). In every layer the router says which experts the batch's tokens need. While the
-others come over the link, one after the other, those compute that are there; the last one computes
-when it has come. Numbers of experts are expected ones, so nothing is drawn.
+It follows Harvest, section 4. In every layer the router says which experts the batch's tokens need.
+While the missing ones come over the link, one after the other, those on the device compute; the
+last one computes when it has come. Numbers of experts are expected values, so nothing is drawn.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SKEW = 0.7
 
 @dataclass(frozen=True)
 class Mixture:
-    """A model on a machine, for a `batch` of tokens a step."""
+    """A mixture on a machine, for a `batch` of tokens in each step."""
 
     model: Model
     hardware: Hardware
@@ -29,7 +29,9 @@ class Mixture:
     skew: float = SKEW
 
     def step_s(self, away: int, link: Speed) -> float:
-        """Seconds of a decode step, the `away` least popular experts of each layer over `link`."""
+        """Seconds of a decode step in which the `away` least popular experts of each layer come
+        over `link` if needed.
+        """
         experts = range(self.model.experts)
         missing = sum(self.needed(number) for number in experts[len(experts) - away :])
         computed = self._attention_s + sum(map(self._expert_s, experts))
@@ -39,7 +41,9 @@ class Mixture:
         return self.model.layers * max(computed, come + self._expert_s(len(experts) - 1))
 
     def needed(self, number: int) -> float:
-        """Probability that some token of the batch needs an expert; 0 is the most popular."""
+        """Probability that at least one token of the batch needs the expert `number`; 0 is the
+        most popular.
+        """
         return 1 - (1 - self._chosen(number)) ** self.batch
 
     @property
@@ -49,7 +53,7 @@ class Mixture:
 
     @property
     def _attention_s(self) -> float:
-        """Seconds of what every token passes in a layer, experts apart."""
+        """Seconds in a layer of all parts except experts."""
         model = self.model
         weights = model.layer_weights * model.weight_bytes - model.experts * self.expert_bytes
         return self._compute_s(weights, self.batch)
@@ -59,13 +63,15 @@ class Mixture:
         return self._compute_s(self.needed(number) * self.expert_bytes, tokens)
 
     def _compute_s(self, nbytes: float, tokens: float) -> float:
-        """Bound by reading the weights, or by arithmetic."""
+        """Seconds of compute of `tokens` tokens with `nbytes` of weights, bound by reading these or
+        by arithmetic.
+        """
         read = nbytes / self.hardware.bytes_per_s
         flops = 2 * tokens * nbytes / self.model.weight_bytes
         return max(read, flops / self.hardware.flop_per_s)
 
     def _chosen(self, number: int) -> float:
-        """Probability that one token needs an expert."""
+        """Probability that a single token needs the expert `number`."""
         share: float = (number + 1) ** -self.skew / _whole(self.model.experts, self.skew)
         return min(1.0, self.model.active_experts * share)
 

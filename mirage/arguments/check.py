@@ -53,13 +53,15 @@ SWITCHES = {
 """Arguments without a ``--no-`` flag: for the value false the flag is left out."""
 
 OPPOSITES = {"enable_": "disable_", "disable_": "enable_"}
-"""Prefixes of opposite arguments: ``enable_x`` with one value is ``disable_x`` with the other."""
+"""Opposite of each prefix: ``enable_x`` with true is ``disable_x`` with false."""
 
 JSON_LISTS = {"allowed_headers", "allowed_methods", "allowed_origins"}
-"""Lists that vLLM takes as one word of JSON; other lists are several words."""
+"""Arguments whose value is a list that vLLM takes as one word of JSON; other lists are several
+words.
+"""
 
 REPEATED = {"middleware"}
-"""Lists whose flag is repeated for each item."""
+"""Arguments whose value is a list, and whose flag is repeated for each item."""
 
 
 OWN = "VLLM_"
@@ -72,14 +74,16 @@ OF_A_SERVICE = re.compile(
 
 
 class ArgumentRefused(ValueError):
-    """An argument that cannot be served; the message is one line for the user."""
+    """Error: an argument or a variable of the environment cannot be served; the message is one line
+    for the user.
+    """
 
 
 def normalised(engine_args: Mapping[str, Any]) -> dict[str, Any]:
     """`engine_args` by vLLM's own names: no hyphens, short flags, opposites or dots.
 
-    Raises `ArgumentRefused` for an argument given twice, or a dotted key that is empty or
-    ends in ``+``.
+    Raises `ArgumentRefused` for an argument given twice (two mappings are merged, unless both have
+    the same key), or a dotted key that is empty or ends in ``+``.
 
     ``{"-O": 3, "no-enable-lora": True, "cc.mode": 0}`` is
     ``{"optimization_level": 3, "enable_lora": False, "compilation_config": {"mode": 0}}``.
@@ -96,7 +100,7 @@ def normalised(engine_args: Mapping[str, Any]) -> dict[str, Any]:
 def check_names(engine_args: Mapping[str, Any]) -> None:
     """Raise `ArgumentRefused` for the first argument that MIRAGE does not serve with its value.
 
-    Also for one that is given twice, and for one that contains a secret.
+    It is also raised for an argument that is given twice, and for one that contains a secret.
     """
     normalised(engine_args)  # raises if two spellings of one argument disagree
     for written, given in engine_args.items():
@@ -127,7 +131,10 @@ def refusal(name: str, value: Any) -> str | None:
 
 
 def check_environment(environment: Mapping[str, str]) -> None:
-    """Raises `ArgumentRefused` for a variable of vLLM's that engines must not inherit."""
+    """Raises `ArgumentRefused` for the first variable, in the order of names, that engines must not
+    inherit: its value is refused, or its name begins with ``VLLM_`` and is unknown. Empty
+    variables, and those that Kubernetes sets, are allowed.
+    """
     for name in sorted(environment):
         value, rule = environment[name], ENVIRONMENT.get(name)
         if not value:

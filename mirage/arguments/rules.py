@@ -51,9 +51,9 @@ class Rule:
         return None
 
     def _parts(self, value: Any) -> dict[str, Any] | None:
-        """Keys and values of a JSON object, given as such or as text.
+        """Keys and values of `value`, if it is a mapping or the text of a JSON object.
 
-        None if it is no object, or if this rule has no rules for keys.
+        None if it is neither, or if this rule has no rules for keys.
         """
         if not self.inside:
             return None

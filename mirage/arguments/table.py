@@ -46,7 +46,7 @@ DRAFTS = "speculative decoding is set by speculative_config, in one place"
 DRAFT = "this kind of speculative decoding was not tried while memory moves"
 DRAFTED = frozenset({"ngram", "draft_model", "eagle", "eagle3", "medusa"})
 """Kinds of speculative decoding that are served. A draft model's layers stay where vLLM put them,
-and what they hold is counted."""
+and count as fixed bytes."""
 MLA_FP8 = "vLLM's latent attention on a CPU cannot read a KV cache of 8 bits: leave it out"
 DRAFTED_LORA = (
     "adapters and this kind of speculative decoding end vLLM's engine on a CPU: leave one out, or "
@@ -57,7 +57,8 @@ PACKED_LORA = (
     "look for them: leave it out, or serve the model unquantised"
 )
 KV_DTYPES = frozenset({"auto", "float32", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2"})
-"""Types of vLLM's KV cache; auto has become the models' dtype here."""
+"""Types of the KV cache that are served, by their names in vLLM's finished configuration. vLLM has
+mostly replaced ``auto`` by the model's dtype there."""
 
 TABLE = merged(
     # -- what follows from the configuration ---------------------------------------------

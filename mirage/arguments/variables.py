@@ -68,9 +68,9 @@ ENVIRONMENT = merged(
     ),
     works(
         "grammars are made in host memory",
-        *("VLLM_XGRAMMAR_CACHE_MB", "VLLM_REGEX_COMPILATION_TIMEOUT_S"),
-        "VLLM_V1_USE_OUTLINES_CACHE",
+        *("VLLM_XGRAMMAR_CACHE_MB", "VLLM_V1_USE_OUTLINES_CACHE"),
     ),
+    works("grammars are made in host memory; 2 by default", "VLLM_REGEX_COMPILATION_TIMEOUT_S"),
     works(
         MEDIA,
         *("VLLM_MAX_MEDIA_REQUEST_DECODE_BYTES", "VLLM_MAX_MEDIA_REQUEST_DOWNLOAD_SIZE_MB"),

@@ -6,8 +6,8 @@ from math import exp
 from typing import NamedTuple
 
 LATELY = 100
-"""Answers over which the mean length is taken: once twice as many are counted, all counts are
-halved."""
+"""Number of newest answers over which the mean length is taken, roughly: once twice as many have
+been counted, half of the counts is forgotten."""
 
 
 class Answered(NamedTuple):
@@ -26,7 +26,8 @@ class AnswerLengths:
         self._forgotten = Answered()
 
     def mean(self, answered: Answered) -> float:
-        """Return the mean number of tokens of an answer.
+        """Return the mean number of tokens of an answer, by the engine's counts since its start. A
+        call may forget half of the counts (`LATELY`).
 
         Tokens of unfinished answers count, and all unfinished answers together count as one that
         has ended. Short answers end first, so ended answers alone would give too low a mean.
@@ -42,11 +43,12 @@ def growth_to_come(used_blocks: int, answers_blocks: int) -> int:
     """Return the number of KV blocks by which running requests, which use `used_blocks`, are
     expected to grow at most.
 
-    `answers_blocks` is the number of blocks of as many answers of mean length. Requests that began
-    together grow together; of requests that began one after the other, some end while others grow.
-    If each of r requests ends in any step with the probability 1/m, where m is the mean length,
-    then t steps later they use (used + r t) exp(-t/m). The maximum is at t = m - used/r; it is at t
-    = 0, without growth, if they use as much as answers of mean length.
+    `answers_blocks` is the number of blocks of answers of mean length, one for each running
+    request. Requests that began together grow together; of requests that began one after the other,
+    some end while others grow. If each of r requests ends in any step with the probability 1/m,
+    where m is the mean length, then t steps later they use (used + r t) exp(-t/m). The maximum is
+    at t = m - used/r; it is at t = 0, without growth, if they use as much as answers of mean
+    length, or more.
     """
     if used_blocks >= answers_blocks:
         return 0

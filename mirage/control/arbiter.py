@@ -78,15 +78,20 @@ class Arbiter:
         self.sharing.enters(tenant.name)
 
     def removed(self, name: str) -> None:
-        """Remove a tenant whose engine is lost."""
+        """Remove a tenant whose engine is lost, or that never had one, from memory, turns and
+        counts."""
         self.sharing.leaves(name)
         self.controller.removed(name)
         for book in (self.loans, self.growth, self.decisions):
             book.forget(name)
 
     def joined(self, hello: Hello, now: float) -> None:
-        """Note an engine's hello. Raise `DoesNotFitError` or `LedgerError` as `Controller.joined`
-        and `Controller.adopted` do."""
+        """Note an engine's hello.
+
+        Raise `DoesNotFitError` if the share of a new engine is too small for it. Raise
+        `LedgerError` if the ledger cannot book the engine: its tenant is unknown or has an engine,
+        or it holds more than is free, or, if another server had it, was granted more than is free.
+        """
         self._unbooked = True
         if (holdings := hello.holdings) is None:
             shape, held_bytes = hello.shape, hello.held_bytes
@@ -104,7 +109,9 @@ class Arbiter:
         self._heard(tenant, report, now)
 
     def _heard(self, tenant: str, report: Report, now: float) -> None:
-        """Note work and turn from a report whose memory the controller has booked."""
+        """Pass a report on to loans, growth times and turns. The report of a sleeping tenant can
+        only end its turn; that of an engine that was sent SIGKILL is ignored. The controller has
+        booked the reported memory already."""
         if tenant in self._ending:
             return
         if tenant in self._sleepers:
@@ -116,12 +123,13 @@ class Arbiter:
         self.sharing.holds(tenant, report.holds_turn, now)
 
     def _dozes(self, tenant: str, report: Report, now: float) -> None:
-        """Pass the turn of a sleeping tenant on, once no step of it can be running."""
+        """Take the turn away from a sleeping tenant if its report shows that it does not step any
+        more."""
         if report.asleep and not (self._temporal and report.holds_turn):
             self._passes_on(tenant, now)
 
     def _passes_on(self, tenant: str, now: float) -> None:
-        """Take the turn, if `tenant` has it, because it does not step any more.
+        """Take the turn away from `tenant`, if it has it, because it does not step any more.
 
         The next `decide` may give the turn to another tenant.
         """
@@ -142,7 +150,7 @@ class Arbiter:
         return [*told, (tenant, self.controller.sleeps(tenant))]
 
     def wakes(self, tenant: str, now: float) -> None:
-        """Let a tenant that was told to sleep take part again."""
+        """Wake a tenant that was told to sleep: it takes part in plans and turns from now on."""
         self._sleepers.discard(tenant)
         self.controller.wakes(tenant, now)
 
@@ -161,7 +169,7 @@ class Arbiter:
         self._passes_on(tenant, now)
 
     def lost(self, tenant: str, now: float) -> None:
-        """Note that an engine is gone, and with it its memory and its turn."""
+        """Note that an engine is gone: its memory is free, and another tenant gets its turn."""
         self.controller.lost(tenant, now)
         self._rests(tenant)
         self._sleepers.discard(tenant)
@@ -171,8 +179,9 @@ class Arbiter:
     def decide(self, now: float) -> list[tuple[str, Allotment | Refusal | Turn]]:
         """Return the messages to send now, in order: turns that end, memory, turns that begin.
 
-        A turn begins once the others have made room for its holder's layers. If the holder were
-        told before, its first step would stream all layers, which takes longer than waiting.
+        A turn begins once the others have made room for its holder's layers, or after the
+        controller's `patience_s` seconds. If the holder were told before, its first step would
+        stream all layers, which takes longer than waiting.
         """
         ended = self._turns(now) if self._temporal else []
         commands = self.controller.decide(now)
@@ -193,13 +202,14 @@ class Arbiter:
         return min([t for t in times if t is not None], default=None)
 
     def _book(self, commands: list[Command], now: float) -> None:
-        """Note the loans from now on, if they may have changed."""
+        """Record the loans that the present plan makes, if they may have changed."""
         if self._unbooked or any(isinstance(one.message, Allotment) for one in commands):
             self.loans.planned(self.controller.lent(now), now)
             self._unbooked = False
 
     def _rests(self, tenant: str) -> None:
-        """End the loans of a tenant, which neither lends nor borrows any more."""
+        """End the loans and the open demand for growth of a tenant that sleeps or is lost: it
+        neither lends nor borrows any more."""
         self.loans.lost(tenant)
         self.growth.rests(tenant)
         self._unbooked = True
@@ -225,8 +235,8 @@ class Arbiter:
         return Turn(False, spill_bytes=self.controller.spill_bytes(name, now))
 
     def _is_early(self, command: Command) -> bool:
-        """True for a refusal to the tenant that is about to get the turn: it would ask again at
-        once."""
+        """True for a refusal to the tenant that is about to get the turn. It is not sent, because
+        the tenant would ask again immediately."""
         return command.tenant == self._granting and isinstance(command.message, Refusal)
 
     def _grant(self, now: float) -> list[tuple[str, Allotment | Refusal | Turn]]:

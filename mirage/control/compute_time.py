@@ -13,8 +13,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 
 MOST_PENDING = 64
-"""Largest number of steps whose times are not known yet; `mirage.engine.stepclock` keeps as
-many."""
+"""Largest number of steps whose times are awaited; times of older ones are dropped."""
 SMOOTHING = 0.1
 RECENT = 16
 """Number of recent steps of which the shortest counts. After so many, the time that each further
@@ -38,7 +37,8 @@ class ComputeTime(ABC):
         self._begun.pop()
 
     def end(self, seconds: float) -> None:
-        """Learn that the oldest step without a time took `seconds`, waits for loads left out."""
+        """Learn that the oldest step without a time took `seconds`, which do not include its waits
+        for loads; ignored if there is no such step."""
         if self._begun:
             self._learn(self._begun.popleft(), seconds)
 

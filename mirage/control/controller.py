@@ -4,16 +4,16 @@ Events go in with their time in seconds; `decide` returns the messages to send. 
 decides what each tenant shall hold. This file keeps the promise that nothing is over-committed on
 the way there:
 
-*Two phases.* A tenant that shall hold less is told at once. A tenant that shall hold more is told
-as far as the ledger has free bytes, and told of more as reports show that others have complied.
+*Two phases.* A tenant that shall hold less is told immediately. A tenant that shall hold more is
+told as far as the ledger has free bytes, and told of more as reports show that others have
+complied.
 
 *First allotments.* A tenant that joins gets its base allotment as soon as the device has the bytes
-for all of it.
+for all of it. One that wakes, or whose engine starts hollow, may begin with the least with which it
+serves.
 
-*An answer to each request for growth.* An engine holds running requests that want to grow until it
-gets an answer. Each report that wants more gets one: an allotment with more KV, or a `Refusal` once
-the plan has no more for it. The answer waits only while other engines are to give back unused KV
-memory that the plan has assigned to it, and at most `patience_s`.
+*An answer to each request for growth.* A report of an active tenant that wants more KV memory for
+running requests is answered within `patience_s` seconds (`growth_requests`).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from typing import NamedTuple, Self
 from mirage.config import PATIENCE_S, Config, Policy
 from mirage.control.covering import covers
 from mirage.control.debts import Debtor
-from mirage.control.demand import lacks_growth
 from mirage.control.drained_turns import DrainedTurns
 from mirage.control.grants import Grants
+from mirage.control.growth_requests import GrowthRequests, wants_more
 from mirage.control.ledger import LedgerError
 from mirage.control.lent import Lending, lendings
 from mirage.control.moves import Move
@@ -40,21 +40,19 @@ from mirage.control.targets import (
     asleep,
     base,
     entitled,
+    is_legal,
     is_sent,
     least,
-    most_experts,
-    most_remapped,
     share_extents,
     toward,
 )
 from mirage.control.tenant_state import MetadataStore, Snapshot, TenantSnapshot
-from mirage.geometry import footprint
 from mirage.protocol import Allotment, EngineHoldings, ModelShape, Refusal, Report
 from scheduler.clocked import Clocked
 from scheduler.tenants import Tenant
 
 AT_ONCE = ("priority", "max_cost_ms")
-"""Rights of a tenant that change at once, while it has an engine; the others wait for its next
+"""Rights of a tenant that change immediately, while it has an engine; the others wait for its next
 engine."""
 
 
@@ -66,7 +64,7 @@ class Command(NamedTuple):
 
 
 class Controller:
-    """Decides the memory of all `tenants` of one device with `device_bytes`."""
+    """Controller of the memory of all `tenants` of one device with `device_bytes`."""
 
     def __init__(
         self,
@@ -79,11 +77,11 @@ class Controller:
         patience_s: float = PATIENCE_S,
         profiled: Mapping[str, Profiled] = UNPROFILED,
     ) -> None:
-        """Make a controller that answers a request for growth after `patience_s` seconds at most,
-        whatever other engines do.
+        """Make a controller that answers a request for growth of an active tenant after
+        `patience_s` seconds at most, whatever other engines do.
 
-        `turns` is None if all tenants run at once. `profiled` maps a tenant's name to the step
-        times that are known before its engine has run a step.
+        `turns` is None if all tenants run at once (spatial sharing). `profiled` maps a tenant's
+        name to the step times that are known before its engine has run a step.
         """
         self.patience_s = patience_s
         self._turns = turns
@@ -114,8 +112,7 @@ class Controller:
         """The newest plan; None once an event came after it."""
         self._followed: dict[str, Plan] = {}
         """Plan that each tenant's newest allotment follows; the first allotment follows none."""
-        self._unanswered: dict[str, float] = {}
-        """Time in seconds since which a tenant's request for growth awaits an answer, by name."""
+        self._growth = GrowthRequests(patience_s)
 
     @classmethod
     def of(
@@ -143,9 +140,9 @@ class Controller:
     def declares(self, tenant: Tenant, profiled: Profiled | None = None) -> None:
         """Add a tenant, or change its rights; while it has an engine, only those in `AT_ONCE`.
 
-        The other rights take effect once that engine is lost. A new tenant counts as given up until
-        it is awaited. `profiled` has its step times until its engine has measured them; None leaves
-        those that are known.
+        The other rights take effect once that engine is lost. A new tenant counts as `given_up`
+        until it is `awaited`. `profiled` has its step times until its engine has measured them;
+        None leaves those that are known.
         """
         before = self._tenants.get(tenant.name)
         if before is not None and tenant.name in self._joined:
@@ -169,11 +166,13 @@ class Controller:
     def joined(
         self, name: str, shape: ModelShape, held_bytes: int, now: float, *, lean: bool = False
     ) -> None:
-        """Note an engine's hello. A `lean` engine may begin with less than its share.
+        """Note an engine's hello. Under policy mirage a `lean` engine may begin with less than its
+        share.
 
-        Raise `DoesNotFitError` if its share is too small for it, `UnknownTenantError`, and
-        `LedgerError` if it holds more than is free: start an engine only once `has_room` is true
-        for it.
+        Raise `DoesNotFitError` if the tenant's share is too small for the engine,
+        `UnknownTenantError` if no tenant has this name, and another `LedgerError` if the tenant has
+        an engine or the engine holds more than is free: start an engine only once `has_room` is
+        true for it.
         """
         if name in self._tenants:
             base(self._tenants[name], shape, self._grants.device_bytes)
@@ -188,7 +187,8 @@ class Controller:
     def adopted(self, name: str, shape: ModelShape, holdings: EngineHoldings, now: float) -> None:
         """Note the hello of an engine that another server had: it keeps the memory that it has.
 
-        Raise `LedgerError` if that is more than is free, or more than it was granted.
+        Raise `LedgerError` if less is free than it holds or was granted, or if its tenant is
+        unknown or has an engine.
         """
         allotment, report = holdings.allotment, holdings.report
         self._grants.adopted(name, allotment, report.held_bytes)
@@ -209,19 +209,16 @@ class Controller:
         if name in self._asleep:
             return
         self._store.reported(name, report, now)
-        if lacks_growth(report):
-            self._unanswered.setdefault(name, now)
-        else:
-            self._unanswered.pop(name, None)
+        self._growth.reported(name, report, now)
 
     def turn(self, name: str | None, now: float) -> None:
-        """Temporal sharing: note that `name` got the turn, and is the active tenant from now on."""
+        """Temporal sharing: note that `name` got the turn, and is the active tenant from now on.
+        None: no tenant did, and the holder stays."""
         self._store.turn(name, now)
         if self._drained is not None and name is not None:
             self._drained.began(name, now)
         self._planned = None
-        if name in self._unanswered:
-            self._unanswered[name] = now
+        self._growth.turn(name, now)
 
     def revoked(self, now: float) -> None:
         """Temporal sharing: note that the tenant with the turn begins no more requests."""
@@ -229,7 +226,8 @@ class Controller:
             self._drained.revoked(now)
 
     def lost(self, name: str, now: float) -> None:
-        """Note that an engine's process is dead. No error if it had not joined."""
+        """Note that an engine's process is dead, and apply new rights of its tenant that waited for
+        that. No error if it had not joined."""
         self._grants.lost(name)
         self._asleep.pop(name, None)
         self._joined.discard(name)
@@ -244,7 +242,7 @@ class Controller:
         self._new.discard(name)
         self._lean.discard(name)
         self._planned = None
-        self._unanswered.pop(name, None)
+        self._growth.dropped(name)
 
     def sleeps(self, name: str) -> Allotment:
         """Put a tenant that joined to sleep; return the allotment for its engine.
@@ -258,8 +256,8 @@ class Controller:
         return allotment
 
     def wakes(self, name: str, now: float) -> None:
-        """Let a tenant that was told to sleep take part again, with less than its share if need
-        be."""
+        """Let a tenant that was told to sleep take part again as soon as its share is free, or,
+        under policy mirage, the least with which it serves."""
         shape = self._asleep.pop(name)
         self._grants.awaited(name)
         self._store.joined(name, shape, self._grants.ledger.reserved_bytes(name))
@@ -269,14 +267,14 @@ class Controller:
         self._planned = None
 
     def slept(self, name: str, held_bytes: int) -> None:
-        """Note that a tenant that is lost or never joined holds `held_bytes` bytes, and lend its
-        share."""
+        """Note that a tenant that is lost or never joined holds `held_bytes` bytes: those of its
+        sleep, or 0 if it has no process. Its share is lent."""
         self._grants.slept(name, held_bytes)
         self._planned = None
 
     def expects(self, name: str, nbytes: int) -> None:
-        """Reserve `nbytes` for a tenant that was `given_up` and will hold so much asleep; others
-        give them back."""
+        """Reserve `nbytes` for a tenant that was `given_up` and will hold so much asleep; other
+        tenants give back what they have of these bytes."""
         self._grants.expects(name, nbytes)
         self._planned = None
 
@@ -295,8 +293,8 @@ class Controller:
     # -- decisions ----------------------------------------------------------------------
 
     def decide(self, now: float) -> list[Command]:
-        """Return the messages to send now, in order. A second call without an event returns
-        none."""
+        """Return the messages to send now, in order. A second call without an event, before
+        `next_deadline`, returns an empty list."""
         commands = self._first_allotments(now) if self._new else []
         tenants = self._present(now)
         targets = self._targets(tenants, now)
@@ -306,7 +304,7 @@ class Controller:
             assert sent is not None
             if target.grant_bytes > sent.grant_bytes:
                 raised.append(t)
-            elif not is_sent(sent, target):  # at once, what costs no more than it was granted
+            elif not is_sent(sent, target):  # immediately: it needs no more bytes than granted
                 commands.append(self._follow(t, target))
         commands += [c for t in self._by_need(raised) for c in self._raise(t, targets[t.name])]
         return commands + self._refuse(now, targets)
@@ -314,11 +312,8 @@ class Controller:
     def next_deadline(self, now: float) -> float | None:
         """Return the time in seconds at which `decide` may have more to say without another event;
         None for never."""
-        times = [
-            since + self.patience_s
-            for name, since in self._unanswered.items()
-            if self._store.is_active(name, now)
-        ]
+        due = self._growth.deadlines()
+        times = [at for name, at in due if self._store.is_active(name, now)]
         first = min([*times, self._store.valid_until(now)])
         return None if first == inf else first
 
@@ -336,8 +331,8 @@ class Controller:
         return returning and any(t.pending for t in tenants if t.name != name)
 
     def way_back_s(self, name: str, now: float) -> float:
-        """Return the seconds that loads take until the layers are back of a tenant that got a turn
-        that drains.
+        """Return the seconds that it takes to load the layers that come back to a tenant which has
+        just got a turn that drains.
 
         0 while T_T is unknown, or if turns do not drain.
         """
@@ -384,14 +379,14 @@ class Controller:
         return t.allotment.grant_bytes < self._grants.ledger.reserved_bytes(t.name)
 
     def snapshot(self, now: float) -> Snapshot:
-        """Return the state of all joined tenants."""
+        """Return the state of all joined tenants except those that were told to sleep."""
         return self._store.snapshot(now)
 
     def why(self, name: str) -> list[Move]:
         """Return the moves from or to a tenant in the plan that its newest allotment follows.
 
         The moves lead from all layers in place and no KV memory to the tenant's target. The list is
-        empty while the tenant has the allotment that it got when it joined, its share.
+        empty while the tenant has its first allotment, which follows no plan.
         """
         followed = self._followed.get(name)
         return [] if followed is None else followed.of(name)
@@ -431,7 +426,11 @@ class Controller:
         nothing."""
         self._grants.ledger.check()
         for t in self._present(now):
-            self._check_limits(t)
+            assert t.allotment is not None
+            if not is_legal(t.allotment, t.tenant, t.shape, self._policy, self._rules):
+                raise LedgerError(
+                    f"tenant {t.name!r} was sent {t.allotment}, which its limits do not allow"
+                )
 
     # -- pacing -------------------------------------------------------------------------
 
@@ -478,27 +477,19 @@ class Controller:
         return sorted(
             tenants,
             key=lambda t: (
-                not _lacks_growth(t),
+                not wants_more(t),
                 not (t.active and t.layers_out),
                 -t.tenant.priority,
             ),
         )
 
     def _refuse(self, now: float, targets: dict[str, Allotment]) -> list[Command]:
-        if not self._unanswered:
+        if not self._growth:
             return []
         refusals = []
-        for t in self._present(now):
+        for t in self._growth.refused(self._present(now), targets, now):
             assert t.allotment is not None
-            if t.name not in self._unanswered or not t.active:
-                continue
-            missing = _lacks_growth(t)
-            coming = targets[t.name].kv_extents > t.allotment.kv_extents
-            if missing and coming and now < self._unanswered[t.name] + self.patience_s:
-                continue
-            del self._unanswered[t.name]
-            if missing:
-                refusals.append(Command(t.name, Refusal(t.allotment.revision)))
+            refusals.append(Command(t.name, Refusal(t.allotment.revision)))
         return refusals
 
     def _follow(self, t: TenantSnapshot, target: Allotment) -> Command:
@@ -512,33 +503,12 @@ class Controller:
         self._new.discard(t.name)
         self._lean.discard(t.name)
         if t.allotment is not None and target.kv_extents > t.allotment.kv_extents:
-            self._unanswered.pop(t.name, None)
+            self._growth.dropped(t.name)
         return Command(t.name, allotment)
 
     def _present(self, now: float) -> list[TenantSnapshot]:
         """Return the tenants that have had their first allotment."""
         return [t for t in self.snapshot(now).tenants if t.allotment is not None]
-
-    def _check_limits(self, t: TenantSnapshot) -> None:
-        assert t.allotment is not None
-        sent, shape = t.allotment, t.shape
-        most = most_remapped(t.tenant, shape, self._rules)
-        mirage = self._policy is Policy.MIRAGE
-        experts = most_experts(t.tenant, shape, self._rules) if mirage else 0
-        legal = (
-            sent.grant_bytes
-            == footprint(shape, sent.layers_remapped, sent.kv_extents, sent.experts)
-            and 0 <= sent.experts <= experts
-            and not (sent.layers_remapped and sent.experts)
-            and 0 <= sent.layers_remapped <= (most if mirage else 0)
-            and (
-                sent.layers_remapped == 0
-                or sent.layers_remapped + sent.stream_slots <= shape.layers - t.tenant.floor_layers
-            )
-            and shape.min_extents <= sent.kv_extents <= shape.max_extents
-        )
-        if not legal:
-            raise LedgerError(f"tenant {t.name!r} was sent {sent}, which its limits do not allow")
 
 
 def _turns(config: Config) -> TurnLengths | None:
@@ -546,8 +516,3 @@ def _turns(config: Config) -> TurnLengths | None:
     if sharing.mode == "spatial":
         return None
     return TurnLengths(sharing.turn_s, sharing.drains, 0 if below is None else below.bytes)
-
-
-def _lacks_growth(t: TenantSnapshot) -> bool:
-    assert t.allotment is not None
-    return t.growth_extents > t.allotment.kv_extents

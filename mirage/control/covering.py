@@ -41,11 +41,12 @@ def most_lent(
     turns: TurnLengths,
     rules: Rules,
 ) -> int:
-    """Return the bytes that may be lent in turns, where KV memory is `kv_bytes` with all layers in
-    place.
+    """Return the bytes of layers that may be lent under temporal sharing. `kv_bytes` is the KV
+    memory with all layers in place.
 
-    Lent memory is not called back because fewer turns gain: the tenant that lacks memory changes
-    with the turn, and the requests that use the memory would have to be computed anew.
+    Lent memory is not called back only because fewer turns gain than before: the tenant that lacks
+    memory changes with the turn, and the requests that use the memory would have to be computed
+    anew.
     """
     most = inf if turns.drains else covered(rows)
     if rules.lend_kv is not None:
@@ -66,12 +67,12 @@ def most_lent(
         kept = worth_keeping(kv_bytes, turn_bytes, staying, most=most, running_bytes=running)
         worth = max(worth, kept)
     largest = max([r.unit_bytes for r in rows], default=0)
-    return worth - worth % max(1, largest)  # what whole layers bring too much comes back as well
+    return worth - worth % max(1, largest)  # whole layers: what they bring too much comes back too
 
 
 def rotation(tenants: Sequence[TenantSnapshot], rows: Sequence[TenantRow]) -> Rotation:
-    """Return the rotation of the models that have work now; with none at work, all turns count as
-    gaining."""
+    """Return the rotation of the models that have work now. If none has work, all turns count as
+    gaining, and each has a way back."""
     working = [(t, row) for t, row in zip(tenants, rows, strict=True) if _has_work(t)]
     short = sum(t.lacked or _wanted(t) > row.share for t, row in working)
     return Rotation(short / len(working) if working else 1.0, max(1, len(working) - 1))
@@ -87,7 +88,8 @@ def _wanted(t: TenantSnapshot) -> int:
 
 
 def _grown(tenants: Sequence[TenantSnapshot], rows: Sequence[TenantRow], kv_bytes: int) -> int:
-    """Return the bytes beyond `kv_bytes` to which running requests grow.
+    """Return the bytes beyond `kv_bytes` to which running requests grow; negative if they need
+    less.
 
     0 while a tenant with less than its share has waiting requests: the growth of others would
     withhold the memory that they wait for, turn after turn.
@@ -99,8 +101,8 @@ def _grown(tenants: Sequence[TenantSnapshot], rows: Sequence[TenantRow], kv_byte
 
 
 def covered(rows: Sequence[TenantRow]) -> int:
-    """Return the bytes of layers that can be away in every tenant's turn: the layers of all others,
-    and those that its own decode hides."""
+    """Return the bytes of layers that can be away whichever tenant has the turn: the layers of all
+    others, and those of its own that its decode hides."""
     every = sum(r.most * r.unit_bytes for r in rows)
     missing = max(((r.most - r.surely_hidden) * r.unit_bytes for r in rows), default=0)
     return every - missing
@@ -110,7 +112,7 @@ def covers(
     tenants: Sequence[TenantSnapshot], name: str, usable_bytes: int, policy: Policy, rules: Rules
 ) -> bool:
     """True if all KV memory in use fits beside the layers that `name` cannot hide, if it had the
-    turn.
+    turn. Always true if the policy is not mirage, since other policies take no layers.
 
     `usable_bytes` are the bytes of the device that are not reserved for absent tenants.
     """

@@ -34,7 +34,7 @@ class DecisionCounts:
                 self.counts[tenant, reason] += 1
 
     def slept(self, tenant: str) -> None:
-        """Count a tenant that was ordered to sleep."""
+        """Count an order to sleep to a tenant."""
         self.counts[tenant, SLEEP] += 1
 
     def forget(self, tenant: str) -> None:

@@ -1,4 +1,4 @@
-"""Demand of an engine for KV memory: pure arithmetic over its queues.
+"""Demand of an engine for KV memory, by arithmetic over counts of blocks and requests. Pure.
 
 It is computed in blocks and reported in extents (`in_extents`); the controller receives only
 extents.
@@ -14,8 +14,7 @@ from mirage.units import align_up, ceil_div
 
 
 class Demand(msgspec.Struct, frozen=True):
-    """KV blocks that an engine needs in total; each field includes more requests than the one
-    before.
+    """KV blocks that an engine needs in total; each field includes the one before.
 
     Demand depends on the blocks in use and the waiting requests, never on the grant. Otherwise an
     engine would want less once it was served, lose that memory to another engine, and want it
@@ -34,27 +33,27 @@ def blocks_ahead(groups: KVGroups, running: int, lookahead_steps: int, headroom_
     """Return the free blocks that `running` requests should find.
 
     These are the blocks of `lookahead_steps` decode steps, so that memory arrives before it is
-    needed, and `headroom_blocks`. 0 without running requests.
+    needed, and `headroom_blocks`. 0 if no request runs.
     """
     return groups.grown(running * lookahead_steps) + headroom_blocks if running else 0
 
 
 def blocks_soon(groups: KVGroups, running: int, lookahead_steps: int) -> int:
-    """Return the blocks that newcomers leave free: those of the first half of `lookahead_steps`
-    steps.
+    """Return the blocks that stay free when waiting requests are admitted: those that `running`
+    requests need in the first half of `lookahead_steps` steps.
 
-    Half was measured as best: it avoids most of the preemptions that the whole would, and newcomers
+    Half was measured as best: it avoids most of the preemptions that the whole would, and requests
     wait hardly longer. With all that is asked ahead, TTFT P99 was up to 1.6 times as long.
     """
     return groups.grown(running * lookahead_steps, parts=2)
 
 
 def blocks_later(groups: KVGroups, running: int, lookahead_steps: int) -> int:
-    """Return the blocks that newcomers leave free while layers are lent at once: those of twice
-    `lookahead_steps` steps.
+    """Return the blocks that stay free when waiting requests are admitted while layers are lent
+    under spatial sharing: those that `running` requests need in twice `lookahead_steps` steps.
 
-    Leaving free all up to `growth_level` kept up to five times what is asked ahead, because a
-    demand lies anywhere between two of its steps by chance.
+    To leave all blocks up to `growth_level` free would be up to five times what is asked ahead,
+    because by chance a demand lies anywhere between two values of that level.
     """
     return groups.grown(2 * running * lookahead_steps) if running else 0
 
@@ -63,8 +62,8 @@ def growth_level(used_blocks: int, ahead: int) -> int:
     """Return the KV blocks in total with which running requests find `ahead` free ones beside those
     in use.
 
-    The result is a multiple of a step of at least twice `ahead`, so that growing requests ask
-    rarely. 0 `ahead` returns `used_blocks`.
+    The result is rounded up to a multiple of the least power of two that is at least twice `ahead`,
+    so that growing requests ask rarely. With `ahead` 0 it is `used_blocks`.
     """
     if not ahead:
         return used_blocks
@@ -75,8 +74,9 @@ def growth_level(used_blocks: int, ahead: int) -> int:
 def demand(*, used_blocks: int, due_blocks: int, ahead: int, starting: int) -> Demand:
     """Return the demand of an engine at one moment, in KV blocks.
 
-    `due_blocks` are those that running requests need within their next steps. For `ahead` see
-    `blocks_ahead`, for `starting` see `KVGroups.to_start`.
+    `due_blocks` are needed immediately, in addition to `used_blocks`, by a running request that
+    lacked blocks (`GrowthHold.due`). For `ahead` see `blocks_ahead`, for `starting` see
+    `KVGroups.to_start`.
     """
     level = growth_level(used_blocks + due_blocks, ahead)
     return Demand(used_blocks, level, level + starting)
@@ -117,11 +117,12 @@ def still_wanted(report: Report, allotted: int | None = None) -> tuple[int, int]
 
 
 def kept_free(usable_blocks: int, open_blocks: int | None, ahead: int) -> int:
-    """Return the blocks that newcomers leave free if layers are lent to running requests only.
+    """Return the blocks that stay free when waiting requests are admitted: `ahead` blocks, which
+    running requests will soon need, and the usable blocks beyond `open_blocks`, which layers pay
+    for. `open_blocks` is None if all usable blocks are open to waiting requests.
 
-    They are the usable blocks that are not open to newcomers, which layers pay for, and the blocks
-    asked for `ahead` of need. Otherwise a newcomer would take them and grow, and layers would be
-    lent for admission after all. `open_blocks` is None if all are open.
+    Otherwise a new request would take blocks that layers pay for and grow, and layers would be lent
+    for admission although they are meant for running requests only.
     """
     closed = 0 if open_blocks is None else max(0, usable_blocks - open_blocks)
     return closed + ahead

@@ -30,9 +30,9 @@ class DrainedTurns:
         """Return the lengths of turns for a plan at `now`: their length is the smoothed one of all
         tenants' turns so far, or the configured one until any turn has ended.
 
-        `alone` is True if no other tenant waits for the present turn to end. Then a turn that has
-        been shorter so far counts as young: waiting requests leave memory free to the growth of
-        running ones.
+        `alone` is True if no other tenant waits for the present turn to end. Then the present turn
+        counts as young until it has lasted for that length: waiting requests leave memory free to
+        the growth of running ones.
         """
         seconds = self._meant.seconds if self._length_s is None else self._length_s
         return self._meant._replace(seconds=seconds, young=alone and now - self._since < seconds)

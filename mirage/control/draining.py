@@ -1,9 +1,9 @@
 """Draining: a tenant that loses its turn may first finish the requests that it has begun.
 
-Draining keeps the KV of suspended requests off the next model's layers, and tokens come evenly. But
-its batches become small, and other tenants wait. So by default a turn drains only where stopping
-would cost more: where the next model would have to stream more layers than hide in every step of
-its turn.
+After a drain no KV of suspended requests takes the memory of the next model's layers, and tokens
+come evenly. But batches become small meanwhile, and other tenants wait. So by default a turn drains
+only where stopping would cost more: where the next model would have to stream more layers than hide
+in every step of its turn.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Literal
 
 
 class Draining:
-    """Rule that decides if a turn drains. `drain`: always (True), never (False), or "auto": by
+    """Rule that decides whether a turn drains. `drain`: always (True), never (False), or "auto": by
     cost, for `turn_s` seconds at most."""
 
     def __init__(self, drain: bool | Literal["auto"], turn_s: float) -> None:
@@ -25,7 +25,7 @@ class Draining:
 
     def begins(self, name: str, now: float, *, costly: bool) -> bool:
         """True if the tenant whose turn is over drains. `costly`: stopping now would cost more than
-        draining."""
+        draining. A drain because of the cost is noted in `name` and `until`."""
         if self._drain != "auto":
             return self._drain
         if costly:
@@ -34,7 +34,8 @@ class Draining:
 
     def ends(self, now: float, *, costly: bool) -> bool:
         """True if the tenant that drains because of the cost shall stop now: its time is over, or
-        stopping now would no longer cost more than draining (`costly` is False)."""
+        stopping now would no longer cost more than draining (`costly` is False). Its drain is over
+        then, so that a second call returns False."""
         if self.until is None or (costly and now < self.until):
             return False
         self.over()

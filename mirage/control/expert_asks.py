@@ -29,12 +29,14 @@ STILL_COLD = 0.15
 """Part of a decode step by which loads may lengthen it for experts that are already away; higher
 than `COLD`, because measurements vary."""
 ANOTHER_STEP = 1.0
-"""Part of a step by which loads may lengthen it before running requests of others make room."""
+"""Part of a step by which loads may lengthen it before running requests of others are preempted to
+bring the experts back."""
 SPAN_S = 10.0
 """Seconds for which a model is assumed to keep giving either layers or experts; one change between
 them is paid for in these seconds."""
 CLEARLY = 0.02
-"""Part of `SPAN_S` by which another way must be better in addition, because measurements vary."""
+"""Part of `SPAN_S` that a change between layers and experts costs in addition to its copies,
+because measurements vary."""
 
 NOTHING = Price(KvSource.LAYERS, 0.0, 0)
 """Price of giving nothing."""
@@ -49,13 +51,16 @@ def experts_out(t: TenantSnapshot) -> int:
 def giving_experts(
     t: TenantSnapshot, row: TenantRow, most: int, turns: TurnLengths | None = None
 ) -> TenantRow:
-    """Return `row` with experts in the place of layers, if experts are cheaper; else `row`.
+    """Return the row with experts as the units that its tenant gives, if experts are cheaper; else
+    with layers.
 
-    `most` is the number of experts of each layer that may be away. In `turns` an expert costs by
-    the length of a turn, without (None) by the step. A change from one kind to the other copies
-    what returns. Layers and experts already away are converted into each other, because other
-    tenants may use that memory. If the result is more than may be away, or more layers than hide
-    while the tenant runs, the kind stays.
+    `most` is the number of experts of each layer that may be away. `turns` is None if tenants run
+    at once (spatial sharing); it bounds the experts that may be away before others are preempted
+    (`_bears`). A change from one kind to the other copies what returns. Layers and experts that are
+    away already are counted in the kind of the result (`out`), because other tenants may use that
+    memory. The other kind is not chosen if that would be more than may be away, or more layers than
+    hide while the tenant runs. An idle tenant gives layers, unless only experts can stand for what
+    is away.
     """
     gain = experts_gain(t.shape)
     if not (most and gain):
@@ -95,7 +100,8 @@ def _mixture(t: TenantSnapshot) -> Mixture | None:
 
 
 def _cold(t: TenantSnapshot, most: int) -> Iterator[Price]:
-    """Yield the price of each number of experts whose loads lengthen a step by little."""
+    """Yield the price of each number of experts of each layer whose loads lengthen a step by the
+    part `COLD` at most, or `STILL_COLD` if so many are away already."""
     mixture = _mixture(t)
     if mixture is None:
         return
@@ -122,7 +128,8 @@ def _instead_of(price: Price, returns_s: float) -> Price:
 def _chosen(t: TenantSnapshot, ways: list[Price]) -> int:
     """Return the number of experts of the best of `ways`; 0 if the best one gives layers or
     nothing."""
-    # Without what is paid for already: else what was brought would make more of it worth less.
+    # Memory that given layers and experts pay for is left out: else, once given, more of them would
+    # seem worth less.
     given = experts_out(t) * experts_gain(t.shape) + t.layers_out * t.shape.layer_bytes
     kv_bytes = max(1, t.report.kv_extents * t.shape.extent_bytes - given)
     price = best(ways, Batches(kv_bytes, t.staying_part), SPAN_S)
@@ -132,9 +139,9 @@ def _chosen(t: TenantSnapshot, ways: list[Price]) -> int:
 
 
 def _bears(t: TenantSnapshot, unfelt: int, most: int, turns: TurnLengths | None) -> int:
-    """Return the experts that stay away before requests of other tenants make room, as `planner`
-    does for layers. In `turns` they are priced by the length of a turn; without (None), a step may
-    take the part `ANOTHER_STEP` longer."""
+    """Return the number of experts of each layer that may be away before requests of other tenants
+    are preempted to bring experts back. In `turns` they are priced by the length of a turn; without
+    (None), a step may take the part `ANOTHER_STEP` longer."""
     mixture = _mixture(t)
     if mixture is None:
         return 0

@@ -1,4 +1,5 @@
-"""Limit of each tenant's grant now: the ledger, and room for engines that are absent.
+"""Limit of each tenant's grant now: the free bytes of the ledger, less the room that is kept for
+engines that are absent.
 
 The share of a tenant that has not joined, or is lost, is lent to no other, so that its engine
 always finds room to start. A tenant counts as absent until its first allotment is sent. If a tenant
@@ -18,7 +19,8 @@ from scheduler.tenants import Tenant
 
 
 class Grants:
-    """Numbers the allotments of one device of `device_bytes`, and books them in a ledger."""
+    """Issuer of allotments: it numbers those of one device of `device_bytes`, and books them in a
+    ledger."""
 
     def __init__(self, tenants: Iterable[Tenant], device_bytes: int) -> None:
         self.device_bytes = device_bytes
@@ -28,7 +30,8 @@ class Grants:
         self._present: set[str] = set()
         self._given_up: set[str] = set()
         self._expected: dict[str, int] = {}
-        """Bytes that given-up tenants will hold asleep, in the place of their shares."""
+        """Bytes that given-up tenants will hold asleep, by name. These are reserved, and not their
+        shares."""
 
     def declares(self, tenant: Tenant) -> None:
         """Add a tenant, or set its share from now on. A new tenant counts as given up."""
@@ -43,20 +46,22 @@ class Grants:
         self.awaited(name)
 
     def joined(self, name: str, held_bytes: int) -> None:
-        """Note an engine's hello. Raise `UnknownTenantError`, and `LedgerError` as `Ledger.joined`
-        does."""
+        """Note an engine's hello. Raise `UnknownTenantError` if no tenant has this name, and
+        another `LedgerError` if the tenant has an engine already or the engine holds more than is
+        free."""
         if name not in self._shares:
             raise UnknownTenantError(f"no tenant is named {name!r}: known are {[*self._shares]}")
         if name in self._given_up:
-            self.ledger.lost(name)  # what it held asleep
+            self.ledger.lost(name)  # the bytes that it held asleep
         self.ledger.joined(name, held_bytes)
         self.awaited(name)
 
     def adopted(self, name: str, newest: Allotment, held_bytes: int) -> None:
-        """Note the hello of an engine that has an allotment of another server. Raises as `joined`
-        does.
+        """Note the hello of an engine that has an allotment of another server.
 
-        If the engine sleeps, its tenant's share may be lent.
+        If the engine sleeps, its tenant's share may be lent. Raise `UnknownTenantError` if no
+        tenant has this name, and another `LedgerError` if the tenant has an engine already, or less
+        is free than this one holds or was granted.
         """
         if name not in self._shares:
             raise UnknownTenantError(f"no tenant is named {name!r}: known are {[*self._shares]}")
@@ -69,24 +74,24 @@ class Grants:
             self._present.add(name)
 
     def lost(self, name: str) -> None:
-        """Note that an engine is gone: its memory is free, and its share is reserved again. No
-        error if it had not joined."""
+        """Note that an engine is gone: its memory is free. Its share is reserved again, unless the
+        tenant was given up, as a sleeping one is. No error if it had not joined."""
         self.ledger.lost(name)
         self._present.discard(name)
 
     def slept(self, name: str, held_bytes: int) -> None:
-        """Note that a tenant holds only `held_bytes`; its share may be lent until it joins
-        again."""
+        """Note that a tenant holds only `held_bytes`; its share may be lent until it joins or is
+        awaited."""
         self.lost(name)
         self._expected.pop(name, None)
         self.ledger.joined(name, held_bytes)
         self.given_up(name)
 
     def sleeps(self, name: str, target: Allotment) -> Allotment:
-        """Number `target` and return it, to be sent to a tenant that joined; its share may be lent
-        from now on.
+        """Number `target` and return it, the allotment that puts a joined tenant to sleep. From now
+        on other tenants may use its share.
 
-        The bytes that it holds stay reserved until it reports less.
+        The bytes that the tenant holds stay reserved until it reports that it holds less.
         """
         allotment = self.allot(name, target)
         self._present.discard(name)
@@ -107,8 +112,8 @@ class Grants:
         self._expected.pop(name, None)
 
     def allot(self, name: str, target: Allotment) -> Allotment:
-        """Number `target`, book it and return it, to be sent. Raise `OverCommitError` if it exceeds
-        the device."""
+        """Number `target`, book it and return it, to be sent. Raise `OverCommitError` if its grant
+        and the bytes reserved for other tenants exceed the device together."""
         revision = self._revisions[name] + 1
         allotment = replace(target, revision=revision)
         self.ledger.offer(name, allotment)
@@ -123,7 +128,8 @@ class Grants:
         return self.ledger.reserved_bytes(name) + max(0, self.ledger.free_bytes - kept)
 
     def kept_bytes(self) -> int:
-        """Return the bytes of absent tenants that no plan may give to others."""
+        """Return the bytes that no plan may give to others: the shares of absent tenants, and what
+        tenants that were given up hold or are expected to hold asleep."""
         asleep = [self.ledger.reserved_bytes(name) for name in self._given_up]
         awaited = [self._awaited_asleep(name) for name in self._expected]
         return sum([*asleep, *awaited, *[max(share, held) for share, held in self._absent()]])

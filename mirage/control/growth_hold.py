@@ -28,10 +28,11 @@ def never() -> float:
 
 
 class GrowthHold:
-    """KV blocks that running requests lacked in the last step.
+    """KV blocks that running requests of an engine lacked in the last step (the largest number that
+    one of them lacked), and the time for which a request is held for an answer.
 
-    `clock` returns seconds; `heard` returns the time on that clock at which the control server was
-    last heard.
+    `hold_s` is the number of seconds within which the control server decides. `clock` returns
+    seconds; `heard` returns the time on that clock at which the control server was last heard.
     """
 
     def __init__(
@@ -43,12 +44,12 @@ class GrowthHold:
         self._step_missing = 0
         self._needed_free = 0
         self.since: float | None = None
-        """Time in seconds at which the shortage began; None without one, and after an allotment
-        that may end it."""
+        """Time in seconds at which the shortage began; None if nothing is short, and after an
+        allotment that may end it."""
         self._refused_now = False
 
     def begin_step(self) -> None:
-        """Begin a scheduling pass: no allocation has failed in it yet."""
+        """Begin the scheduling of a step: no allocation has failed for this step yet."""
         self._step_missing = 0
 
     def lacks(self, blocks: int, free: int) -> None:
@@ -59,8 +60,8 @@ class GrowthHold:
             self.since = self._clock()
 
     def end_step(self) -> bool:
-        """End the scheduling pass; True if the number of missing blocks changed and should be
-        reported at once."""
+        """End the scheduling of a step; True if the number of missing blocks changed since the step
+        before and should be reported immediately."""
         changed = self._step_missing != self.missing
         self.missing = self._step_missing
         if not self.missing:
@@ -70,14 +71,15 @@ class GrowthHold:
 
     @property
     def due(self) -> int:
-        """Blocks that must be free for the requests that lacked blocks in the last step; 0 if none
-        did."""
+        """Blocks that must be free for the request that lacked most blocks in the last step; 0 if
+        none lacked any."""
         return self._needed_free if self.missing else 0
 
     def may_hold(self, *, answerable: bool = True) -> bool:
         """True if a request may be held, since an answer may still come.
 
-        An engine without the turn is not `answerable`: the server answers once it has the turn.
+        An engine without the turn is not `answerable`: the server answers it only when it has the
+        turn. Its request is held for no longer than `hold_s` seconds.
         """
         if self._refused_now or self.since is None:
             return False
@@ -88,7 +90,9 @@ class GrowthHold:
         return answerable and held_s < LONGEST_S and now - self._heard() < SILENT_S
 
     def answered(self) -> None:
-        """Note that an allotment came: memory may be on its way."""
+        """Note that an allotment came: memory may be on its way, so the engine waits for it instead
+        of preempting.
+        """
         self._refused_now = False
         self.since = None
 

@@ -1,7 +1,7 @@
-"""Time from an engine's request for memory of running requests to its use. Pure.
+"""Time from an engine's demand for memory for running requests until it can use that memory. Pure.
 
-An engine asks ahead of need, so its requests wait for less than this time, or not at all. A request
-that the engine dropped, because a request ended for example, is not counted.
+An engine asks ahead of need, so its requests wait for less than this time, or not at all. A demand
+that the engine dropped, for example because a request ended, is not counted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0
 
 
 class _GrowthAsked(NamedTuple):
-    """An engine's request for `extents` extents in total, open since the time `since` (seconds)."""
+    """An engine's demand for `extents` extents in total, open since the time `since` (seconds)."""
 
     since: float
     extents: int
@@ -47,7 +47,7 @@ class GrowthWaits:
             self._asked[tenant] = _GrowthAsked(asked.since, least)
 
     def rests(self, tenant: str) -> None:
-        """Drop a tenant's open request for growth, because it sleeps or is lost."""
+        """Drop a tenant's open demand for growth, because the tenant sleeps or is lost."""
         self._asked.pop(tenant, None)
 
     def forget(self, tenant: str) -> None:

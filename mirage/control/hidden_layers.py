@@ -15,12 +15,12 @@ CLEARLY = 0.98
 
 
 def hidden_layers(t: TenantSnapshot, t_compute: float, rules: Rules, streams: int = 1) -> int:
-    """Return the layers that an active tenant may give: those whose loads fit behind its decode
-    compute.
+    """Return the number of layers that an active tenant may give: those whose loads fit behind its
+    decode compute.
 
     Without `rules.decode_cap` these are all that it may ever give. While T_T or T_c is unknown it
-    is one layer, the least that lets them be measured. T_T was measured alone; each of `streams`
-    tenants that stream at once has its part of the link.
+    is one layer, the least that lets them be measured. T_T was measured while one tenant streamed;
+    each of `streams` tenants that stream at the same time has its part of the link.
     """
     return hidden_each(t, most_remapped(t.tenant, t.shape, rules), [t_compute], rules, streams)[0]
 
@@ -43,7 +43,7 @@ def hidden_each(
 
 
 def slots(t: TenantSnapshot, remapped: int, rules: Rules, streams: int) -> int:
-    """Return the slots for `remapped` layers; 0 for no layers.
+    """Return the number of slots for `remapped` layers; 0 for no layers.
 
     While `remapped` stays as allotted, the number of slots stays too, unless another one makes a
     clearly shorter step.

@@ -69,12 +69,12 @@ def largest_hidden(
     slot_counts: Sequence[int] = (1, 2),
     most_streamed: int | None = None,
 ) -> tuple[int, int]:
-    """Return the most layers that can be given away with their loads hidden, and the slots for it,
-    one of `slot_counts`.
+    """Return the most layers that can be given away with their loads hidden, and the number of
+    slots, one of `slot_counts`, that they then stream through.
 
-    Loads are hidden if `hides` is true and a step of the nested set takes at most `HIDDEN` times
-    its compute. `most_streamed` limits the streamed layers (None: n). Returns 0 layers and the
-    fewest slots if nothing hides.
+    Loads are hidden if `hides` is true and a step in which the first layers of the order
+    `layer_sets.nested` stream takes at most `HIDDEN` times its compute. At most `most_streamed`
+    layers stream (None: n). Returns 0 layers and the fewest slots if nothing hides.
     """
     limit = n if most_streamed is None else most_streamed
     most = {slots: most_hidden(slots, n, t_load, t_compute, limit) for slots in slot_counts}

@@ -11,8 +11,8 @@ def spare_bytes(
     """Return the bytes that the link can carry in one step beside the layers that are streamed.
 
     A step computes for `compute_s` * `layers` seconds (T_c n), of which `streamed` layers take the
-    link for `load_s` each (T_T m); `layer_bytes` in `load_s` is the link's speed. Infinite without
-    streamed layers, since KV blocks then delay no load, and while a time is 0, which means not
+    link for `load_s` each (T_T m); `layer_bytes` in `load_s` is the link's speed. Infinite if no
+    layer is streamed, since KV blocks then delay no load, and while a time is 0, which means not
     measured.
     """
     if streamed <= 0 or load_s <= 0 or compute_s <= 0:

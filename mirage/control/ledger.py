@@ -35,7 +35,8 @@ class BadRevisionError(LedgerError):
 
 
 class BrokenPromiseError(LedgerError):
-    """Error: an engine holds more than it was ever granted."""
+    """Error: an engine reports more bytes than its last report, the grant it has seen and newer
+    grants allow."""
 
 
 @dataclass(slots=True)
@@ -69,7 +70,8 @@ class Ledger:
         return self._accounts[name].reserved if name in self._accounts else 0
 
     def joined(self, name: str, held_bytes: int) -> None:
-        """Open an account. Raise `AlreadyJoinedError` or `OverCommitError`."""
+        """Open an account. Raise `AlreadyJoinedError` if the tenant has one, and `OverCommitError`
+        if less than `held_bytes` is free."""
         if name in self._accounts:
             raise AlreadyJoinedError(f"tenant {name!r} has joined already: report it lost first")
         self._demand(name, held_bytes, self.free_bytes)
@@ -79,7 +81,8 @@ class Ledger:
         """Open an account for an engine that another ledger had; `newest` is the newest allotment
         that it has seen.
 
-        Its grant stays granted, held or not. Raises as `joined` does.
+        Its grant stays granted, held or not. Raise `AlreadyJoinedError` if the tenant has an
+        account, and `OverCommitError` if less is free than it holds or was granted.
         """
         self.joined(name, max(held_bytes, newest.grant_bytes))
         account = self._accounts[name]
@@ -129,8 +132,8 @@ class Ledger:
             )
 
     def lost(self, name: str) -> None:
-        """Close the account of a tenant whose process is dead: its memory is free. No error without
-        an account."""
+        """Close the account of a tenant whose process is dead: its memory is free. No error if it
+        has no account."""
         self._accounts.pop(name, None)
 
     def check(self) -> None:

@@ -1,15 +1,15 @@
-"""Cost and gain of lending: in turns the number of bytes that pays, at once the time after which it
-pays.
+"""Cost and gain of lending layers: under temporal sharing the number of bytes that pays, under
+spatial sharing the idle time after which lending pays.
 
 A model that takes turns lends its layers while it is suspended. When its turn comes they are
 brought back over the link, and layers of other models are given away instead. So lent bytes take
 time of the link, between two models once in each turn, and give larger batches to models that lack
 memory.
 
-Where all models run at once, an idle model gets its layers back when it wakes, at a time that is
-not known. While no other model waits for its memory, it lends everything only after a rest that is
-long compared with its way back. While one waits, it lends once it has paused for longer than it
-lately used to, or for as long as lending takes to pay for the way back and for what is computed
+Under spatial sharing an idle model gets its layers back when it wakes, at a time that is not known.
+While no other model waits for its memory, it lends everything only after a rest that is long
+compared with its way back. While one waits, it lends once it has paused for longer than it lately
+used to, or for as long as lending takes to pay for the way back and for what is computed
 anew then. That costs at most twice as much as the best choice with the time of the wake known.
 """
 
@@ -25,15 +25,17 @@ It is low, as with large batches of long contexts, so that lending is too small 
 large.
 """
 MOST_PART = 1 / 2
-"""Upper limit of that part, whatever was measured: batches are small before memory is short."""
+"""Upper limit of the part of a decode step that counts as not growing with the batch, whatever was
+measured: batches are small before memory is short."""
 LEAST_GAIN = 0.02
-"""Least gain in tokens a second, with the way back paid, for which layers are lent: a smaller gain
-is hardly noticed. Preemptions that lending saves are a gain on top."""
+"""Least relative gain in tokens a second, with the way back paid, for which layers are lent: a
+smaller gain is hardly noticed. Preemptions that lending saves are a gain on top."""
 WAY_BACK_PART = 0.05
 """Largest ratio of the seconds of the way back to the seconds without work before all is lent."""
 CALLED_IN = 1 / 4
-"""Part of the KV memory lent at once by an idle model that is computed anew when the model wakes:
-some of it was never filled, and some requests end before. Chosen by 42 simulated worlds."""
+"""Part of the KV memory lent by an idle model under spatial sharing that is computed anew when the
+model wakes: some of it was never filled, and some requests end before. Chosen by the simulation of
+42 worlds."""
 HALVINGS = 20
 """Steps of a binary search."""
 
@@ -62,9 +64,9 @@ def worth_lending(
     them gain. The best x is where k g'/g, which is k p / ((1 + x)(1 + (1 - p) x)), has fallen to
     the cost of the last byte, 1/r.
 
-    Lending does not begin for a gain of less than `least`, and does not go on for less than half of
-    it: `part` is measured and varies, and requests whose memory is called back have to be computed
-    anew.
+    Lending does not begin for a relative gain of less than `least` in tokens a second, and does not
+    go on for less than half of it: `part` is measured and varies, and requests whose memory is
+    called back have to be computed anew.
     """
     if kv_bytes <= 0 or turn_bytes <= 0:
         return 0
@@ -113,8 +115,8 @@ def _gain(x: float, p: float, ratio: float, gaining: float = 1.0) -> float:
     """Return the logarithm of the ratio of tokens a second with x times `kv_bytes` lent to those
     without.
 
-    `p` is the part of a step's time that does not grow with the batch, `ratio` the bytes that load
-    in a turn over `kv_bytes`, `gaining` the part of the turns that gain.
+    `p` is the part of a step's time that does not grow with the batch. `ratio` is the bytes that
+    load in a turn divided by `kv_bytes`. `gaining` is the part of the turns that gain.
     """
     return gaining * log((1 + x) / (p + (1 - p) * (1 + x))) - x / ratio
 
@@ -122,16 +124,17 @@ def _gain(x: float, p: float, ratio: float, gaining: float = 1.0) -> float:
 def rest_enough(
     way_back_s: float, longest_s: float, most_s: float, *, pays_after_s: float | None = None
 ) -> float:
-    """Return the seconds without work after which a model that runs at once with others lends all
-    it may.
+    """Return the seconds without work after which a model lends all it may, under spatial sharing.
 
-    `way_back_s`: seconds to load all of that again, 0 while unknown; `longest_s`: its longest
-    recent pause that ended with more work; `most_s`: upper limit of the result; `pays_after_s`:
-    seconds after which lending has paid (`pays_after`), None while no model waits for memory.
+    `way_back_s`: seconds to load all lent layers again, 0 while unknown; `longest_s`: seconds of
+    the longest recent pause that ended with more work; `most_s`: upper limit of the result;
+    `pays_after_s`: seconds after which lending has paid (`pays_after`), None while no model waits
+    for memory.
 
-    A model that never paused for half as long is likely to pause for longer than so far. If another
-    model waits, this one rests at least as long as the way back takes, and at most until lending
-    would have paid. Otherwise its way back takes at most the part `WAY_BACK_PART` of its rest.
+    The result is twice `longest_s`, because a pause that has lasted so long is likely to go on. If
+    another model waits, it is `way_back_s` at least and `pays_after_s` at most. Otherwise it is at
+    least so long that the way back takes the part `WAY_BACK_PART` of it at most. While `way_back_s`
+    is unknown, it is `most_s`.
     """
     if way_back_s <= 0:
         return most_s
@@ -142,12 +145,14 @@ def rest_enough(
 
 @lru_cache(maxsize=64)
 def pays_after(lent: float, part: float, way_back_s: float, anew_s: float) -> float:
-    """Return the seconds of lending whose gain equals the cost of calling in all that was lent.
+    """Return the seconds of lending after which it has paid: `way_back_s`, and the seconds in which
+    its gain makes up for what is computed anew if everything lent is called in; inf if lending
+    gains nothing.
 
-    `lent`: lent bytes over the KV memory with all layers in place; `part`: the part of a step's
-    time that does not grow with the batch, 0 to 1, of the models that wait; `way_back_s`: seconds
-    to load the lent layers again; `anew_s`: seconds to compute as much KV anew, by requests that
-    get no tokens meanwhile.
+    `lent`: lent bytes divided by the bytes of KV memory with all layers in place; `part`: the part
+    of a step's time that does not grow with the batch, 0 to 1, in the models that wait for memory;
+    `way_back_s`: seconds to load the lent layers again; `anew_s`: seconds in which requests would
+    compute KV of all lent bytes anew. They get no tokens meanwhile.
     """
     gain = _gain(lent, min(part, MOST_PART), inf)
     return way_back_s + CALLED_IN * anew_s / gain if gain > 0 else inf

@@ -4,8 +4,8 @@ The moves of a plan lead from all layers in place and no KV memory to its target
 that they give a tenant beyond what its share pays for is lent to it for as long as the plan holds:
 
 - *layers and experts* of another tenant, or its own, as the moves say, less what was returned;
-- *idle KV memory*: free memory that it has beyond its share. It is lent by the tenants that have
-  less of it than their shares, each by the bytes that it lacks;
+- *idle KV memory*: free memory that the tenant has beyond its share. The tenants that have less of
+  it than their shares are its lenders, in proportion to the bytes that they lack;
 - *free memory* that no tenant lacks: it is in no share, or in that of a tenant that sleeps.
 """
 
@@ -38,9 +38,10 @@ class Lending(NamedTuple):
 
 
 def lendings(moves: Iterable[Move], shares: Mapping[str, int]) -> list[Lending]:
-    """Return the loans by the `moves` of a plan; `shares` are the tenants' bytes of KV memory."""
+    """Return the loans by the `moves` of a plan; `shares` has, by tenant, the bytes of KV memory
+    that its share pays for beside all its layers."""
     plan = _Flows(moves)
-    streamed = list(plan.streamed())
+    streamed = list(_kept(plan.streamed(), plan.cache))
     free = Counter(plan.cache)
     for one in streamed:
         free[one.borrower] -= one.nbytes
@@ -102,9 +103,22 @@ class _Flows:
         return reasons.most_common(1)[0][0]
 
 
+def _kept(streamed: Iterable[Lending], cache: Mapping[str, int]) -> Iterable[Lending]:
+    """Yield loans of layers and experts, less what later moves took from the borrower's cache.
+    `cache` has, by tenant, the bytes that the moves leave; loans are reduced in proportion."""
+    loans = list(streamed)
+    lent: Counter[str] = Counter()
+    for one in loans:
+        lent[one.borrower] += one.nbytes
+    for one in loans:
+        left = one.nbytes * min(lent[one.borrower], cache[one.borrower]) // lent[one.borrower]
+        if left > 0:
+            yield one._replace(nbytes=left)
+
+
 def _idle(free: Mapping[str, int], shares: Mapping[str, int], plan: _Flows) -> Iterable[Lending]:
-    """Yield the loans of free memory; `free` has the bytes of it that are in each tenant's
-    cache."""
+    """Yield the loans of idle KV memory and of free memory; `free` has, by tenant, the bytes of its
+    KV memory and cached prefixes that no layers or experts pay for."""
     over = {name: free[name] - share for name, share in shares.items() if free[name] > share}
     lacks = {name: share - free[name] for name, share in shares.items() if free[name] < share}
     whole = max(sum(over.values()), sum(lacks.values()))

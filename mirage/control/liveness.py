@@ -1,11 +1,12 @@
 """Liveness of a connected engine, judged by its messages. Pure: the caller has the clock.
 
 An engine's process sends a `Pulse` every `BEAT_S` seconds. If nothing comes for `hang_s` seconds,
-the process is frozen. If pulses go on, but the engine's own thread has work and begins no
-scheduling pass, that thread is stuck. A long step is no hang: the longest step so far is added to
-`hang_s`, and so is the time in which a first step may compile, both bounded. Where steps are
-computed on the host, a step that goes on computing is waited for longer; on any device so is a step
-whose compilers go on computing.
+the process counts as frozen. If pulses go on, but the engine's own thread has work and schedules no
+step for a time, that thread counts as stuck. A long step is no hang: the time is `hang_s` plus the
+longest of these: the longest step so far, up to a bound; before the first step, the time in which
+it may compile; `COMPUTING_S`, if the step goes on computing. On a host the processor time of the
+engine's process and of its compilers counts as computing, on other devices only that of the
+compilers.
 
 Seconds are those of `RunningTime`: silence counts only while the server itself ran.
 """
@@ -24,8 +25,8 @@ COMPUTES = 0.1
 """Least part of one processor's time that counts as computing; other processes may want the
 processors too."""
 QUIET_S = 3.0
-"""Seconds without a pulse after which a gap between two passes is not taken for a long step: the
-process may have been frozen."""
+"""Seconds without a pulse after which a gap between two scheduled steps is not taken for a long
+step: the process may have been frozen."""
 
 
 class RunningTime:
@@ -41,7 +42,8 @@ class RunningTime:
         self._last: float | None = None
 
     def tick(self, now: float) -> None:
-        """Note that the clock shows `now`, in seconds."""
+        """Add the seconds since the last call, at most `most_s` of them; `now` is the clock's time
+        in seconds."""
         if self._last is not None:
             self.seconds += min(self._most_s, max(0.0, now - self._last))
         self._last = now
@@ -65,7 +67,7 @@ class Vitals:
         """Processor seconds of its descendants since it last made progress."""
         self._children_told_s = 0.0
         self._heard = self._moved = self._had = now
-        self._passes = self._requests = self._steps = 0
+        self._calls = self._requests = self._steps = 0
         self._revision = self._asked = 0
         """Revision of the newest allotment that the engine has seen, and of the newest sent to
         it."""
@@ -76,23 +78,25 @@ class Vitals:
         self._longest = 0.0
 
     def pulsed(self, pulse: Pulse, now: float) -> None:
-        """Note a pulse: the engine's thread for reports lives, and says how many passes its own
-        thread has begun."""
+        """Note a pulse: the engine's thread for reports lives, and says how many calls of the
+        scheduler its own thread has begun."""
         self._listen(now)
         self._cpu_s = pulse.cpu_s
         # Less than before: some have ended and are not counted any more.
         self._children_s += max(0.0, pulse.children_cpu_s - self._children_told_s)
         self._children_told_s = pulse.children_cpu_s
-        if pulse.passes != self._passes:
+        if pulse.scheduler_calls != self._calls:
             self._learn(now)
             self._move(now)
         elif not self._is_busy():
             self._move(now)
-        self._passes, self._requests = pulse.passes, pulse.requests
+        self._calls, self._requests = pulse.scheduler_calls, pulse.requests
         self._had = now if pulse.requests else self._had
 
     def reported(self, report: Report, now: float) -> None:
-        """Note a report: the engine has seen the allotments up to `report.revision`."""
+        """Note a report: a sign of life, which shows that the engine has seen all allotments up to
+        `report.revision`.
+        """
         self._listen(now)
         was_busy = self._is_busy()
         self._revision = report.revision
@@ -102,9 +106,8 @@ class Vitals:
             self._move(now)
 
     def told(self, message: ToEngine, now: float) -> None:
-        """Note that the engine was sent a message.
-
-        It has to answer an allotment, and the end of a turn that does not drain.
+        """Note that a message was sent to the engine, which may oblige it to answer: it has to
+        answer an allotment, and the end of a turn that does not drain.
         """
         if not self._is_busy():
             self._move(now)
@@ -122,12 +125,13 @@ class Vitals:
         return ""
 
     def had_requests(self, now: float) -> float:
-        """Return the second at which the engine last had a request; `now` if it has been silent for
-        too long to know."""
+        """Return the time in seconds at which the engine last had a request; `now` if the engine
+        has been silent for longer than `QUIET_S`."""
         return now if now - self._heard > QUIET_S else self._had
 
     def is_in_step(self, now: float) -> bool:
-        """True if the engine has requests and its newest pass takes longer than `QUIET_S`."""
+        """True if the engine has requests and has made no progress for more than `QUIET_S` seconds,
+        as in a long step."""
         return self._requests > 0 and now - self._moved > QUIET_S
 
     def _is_busy(self) -> bool:

@@ -31,7 +31,7 @@ def changed(
     begins: bool,
 ) -> Iterator[LoanChange]:
     """Yield a change at `now` (seconds) for each loan that is in `here` and not in `there`;
-    `begins` says if it begins or ends."""
+    `begins` is True if it begins, False if it ends."""
     for pair, each in here.items():
         if pair not in there:
             most = max(each, key=lambda one: one.nbytes)

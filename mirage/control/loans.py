@@ -35,7 +35,7 @@ from mirage.protocol import Report
 
 MINUTE_S = 60.0
 MOST_MINUTES = 10_000
-"""Number of `LoanMinute`s that are kept, each for one pair."""
+"""Number of `LoanMinute`s that are kept, each for one pair (lender and borrower)."""
 MOST_PAIRS = 500
 MOST_CHANGES = 500
 """Number of newest changes of loans that are kept."""
@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 
 class _Counted(msgspec.Struct):
-    """Counts of one engine at its last report."""
+    """Counts of one engine at its last report, with which the next report is compared."""
 
     at: float
     stepped: Report
@@ -95,7 +95,8 @@ class LoanBook:
         self.changes += changed(self.lent, before, now, begins=True)
         self._borrowed = _parts({pair: _nbytes(each) for pair, each in self.lent.items()}, 1)
         streamed = {pair: _nbytes(each, STREAMED) for pair, each in self.lent.items()}
-        # Of a lender that streams for nobody the last parts stay: its layers are on their way back.
+        # A lender that no longer streams for others keeps its last parts: its layers are on their
+        # way back.
         self._streamed |= _parts(streamed, 0)
         for pair, each in self.lent.items():
             begins = streamed[pair] and not _nbytes(before.get(pair, ()), STREAMED)
@@ -149,7 +150,8 @@ class LoanBook:
         ]
 
     def totals(self, now: float) -> Mapping[Pair, LoanSums]:
-        """Return the sums of each pair since the start."""
+        """Return the sums of each pair since the start; beyond `MOST_PAIRS` pairs, those of all
+        others together as `REST`."""
         self._pass(now)
         return self._totals
 

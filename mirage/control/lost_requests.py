@@ -23,8 +23,8 @@ W = TypeVar("W", bound=Hashable)
 
 
 class LostRequests(Generic[W]):
-    """Waits for one engine since its start. Each byte of an answer ends one wait and begins the
-    next."""
+    """Detector of the requests that one engine has lost since its start, by the waits for its
+    answers. Each byte of an answer ends one wait and begins the next."""
 
     def __init__(self, hang_s: float) -> None:
         self._hang_s = hang_s
@@ -35,8 +35,8 @@ class LostRequests(Generic[W]):
         self.lost = 0
 
     def look(self, now: float, waits: Collection[W], worked: float) -> list[W]:
-        """Return the lost ones of `waits`: neither the core nor the API server has their request
-        any more.
+        """Return the lost ones of `waits`, and add their number to `lost`: neither the core nor the
+        API server has their request any more.
 
         `worked` is the last time at which the core had requests, the API server computed, or the
         API server did not answer.

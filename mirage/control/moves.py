@@ -95,7 +95,8 @@ def moves(steps: Iterable[PassRecord]) -> Iterator[Move]:
 
 
 class _Matching:
-    """Payments between places in one pass."""
+    """Matching of the flows of one pass: in `pairs`, the bytes that pass from one place to
+    another."""
 
     def __init__(self, step: PassRecord) -> None:
         self.pairs: Counter[tuple[Place, Place]] = Counter()

@@ -43,14 +43,16 @@ class Choices(NamedTuple):
     """Choices by which one plan differs from another."""
 
     recalls: bool = False
-    """True if running requests may be recalled, which is the case if tenants run at once."""
+    """True if running requests may be recalled, which is the case under spatial sharing."""
     wakes: bool = False
-    """True if a model that was told to wake waits for its first memory."""
+    """True if a model that was told to wake, or whose engine has started hollow, waits for its
+    first memory."""
     keeps_prefixes: bool = False
     """True if cached prefixes may be worth more than layers."""
     lend_percent: float | None = None
-    """Per cent of idle KV that newcomers get beyond shares, where layers go for running requests
-    alone; None if layers also serve waiting requests."""
+    """Per cent of all KV memory that can be lent beyond shares, free or lent already, up to which
+    waiting requests get some, if layers are given for running requests only; None if layers are
+    given for waiting ones too, or no layers at all."""
     reversion: bool = True
     """True if layers that no demand needs come back."""
 
@@ -141,18 +143,20 @@ def lends_or_out(row: TenantRow) -> int:
 
 
 def hidden(row: TenantRow) -> int:
-    """Return the number of units whose loads hide behind the tenant's decode steps."""
+    """Return the number of units that may be away while all loads hide behind the tenant's decode
+    steps."""
     return row.hidden
 
 
 def still_hidden(row: TenantRow) -> int:
-    """Return the units that are away and whose loads hid lately."""
+    """Return the number of units (layers or experts) that are away now and whose loads have been
+    hidden by decode steps lately."""
     return min(row.out, row.lately_hidden)
 
 
 def hidden_or_out(row: TenantRow) -> int:
-    """Return the units that hide or are away; for a tenant for which memory of others was recalled,
-    only those that hide."""
+    """Return the number of units that may be away while all loads hide, or of those that are away
+    if these are more; for a tenant for which memory of others was recalled, only the former."""
     return row.hidden if row.recalls else max(row.hidden, row.out)
 
 
@@ -162,10 +166,11 @@ def hidden_or_out(row: TenantRow) -> int:
 def keep_running(fill: Fill) -> None:
     """Cover the extents that running requests use, before all else and from any source.
 
-    A tenant above its share first gives its own layers that hide. Only then do idle tenants give
-    more than they lend, or layers of a woken donor stay away. Otherwise the growth of a tenant on
-    its own layers would move to an idle tenant's layers in the next plan, and its own layers would
-    be free for more growth.
+    After free bytes, idle tenants give the layers that they lend. Then a tenant above its share
+    gives its own layers that hide. Only then do idle tenants give more than they lend, or layers of
+    active tenants stay away that do not hide. Otherwise growth that a tenant's own layers pay for
+    would be paid by an idle tenant's layers in the next plan, and its own layers would be free to
+    pay for more growth.
     """
     for row in fill.rows:
         fill.give(row, min(row.running, row.share))
@@ -188,8 +193,8 @@ def make_room(fill: Fill) -> None:
 
 
 def recall(fill: Fill) -> None:
-    """Take KV memory of running requests beyond their tenants' shares, for layers of a woken
-    tenant.
+    """Take KV memory of running requests beyond their tenants' shares, for layers of an active
+    tenant, such as one that woke.
 
     This is done only if its decode could not bear to be without these layers, and then for all
     layers away that do not hide. Computing a few prompts anew takes a fraction of a second; the
@@ -205,7 +210,8 @@ def recall(fill: Fill) -> None:
 
 
 def keep_prefixes(fill: Fill) -> None:
-    """Leave free memory with cached prefixes that are worth more than layers to its owners."""
+    """Give free memory to tenants for the cached prefixes that they hold there, if these are worth
+    more than layers."""
     fill.aim(_cached)
     fill.share_out(fill.rows, Kind.PREFIXES)
 
@@ -236,12 +242,12 @@ def _serve_each(
             fill.take_prefixes(wanted)
             fill.share_out(asking)
     if fill.brought > before:
-        fill.share_out(fill.rows)  # what whole layers brought too much
+        fill.share_out(fill.rows)  # the bytes that whole layers brought too many
 
 
 def _with_layers(demand: Level, fill: Fill, asking: Sequence[TenantRow]) -> None:
-    """Give tenants of one priority free bytes and layers. Bytes are shared out again only if more
-    came."""
+    """Give tenants of one priority free bytes and layers: of idle tenants, then each tenant's own,
+    then of active tenants. Bytes are shared out again only if more came."""
 
     def take(donors: Sequence[TenantRow], limit: Amount, takers: Sequence[TenantRow]) -> None:
         before = fill.brought
@@ -259,8 +265,8 @@ def _with_layers(demand: Level, fill: Fill, asking: Sequence[TenantRow]) -> None
 
 
 def restore(fill: Fill) -> None:
-    """Bring layers back for free bytes that no demand took; before others those that this plan
-    newly gives.
+    """Bring layers back into free bytes that no demand took: first the layers that only this plan
+    gives away, then those that were away before it.
 
     Active tenants come first, then idle ones in reverse victim order: the paper's dynamic
     reversion.
@@ -277,10 +283,11 @@ def stay_away(fill: Fill) -> None:
 
 
 def lend(percent: float | None, fill: Fill) -> None:
-    """Give newcomers idle KV beyond shares: `percent` of what can be lent; None for all of it.
+    """Give waiting requests free KV memory beyond their tenants' shares: `percent` of what can be
+    lent; None for all of it.
 
-    The part is of bytes free and lent together, not of free bytes alone: otherwise each plan would
-    lend a part of what the one before kept.
+    The percentage is of free and lent bytes together, not of free bytes alone: otherwise each plan
+    would lend a part of what the plan before it kept free.
     """
     kept = 0
     if percent is not None:

@@ -5,6 +5,7 @@ free. Each tenant has one row (`rows`), which `tenant_rows` makes of its snapsho
 all rows, one after the other, and each of their moves has the reason of its pass:
 
     running           extents in use, and the least that a tenant can serve with
+    wake              room for a model that was told to wake; not in turns, as the next two
     recall            layers of a woken model that running requests of others make room for
     prefixes          cached prefixes that are worth more than layers
     growth            more for running requests, up to each tenant's own share
@@ -18,9 +19,9 @@ all rows, one after the other, and each of their moves has the reason of its pas
 
 With `remap.serve` = growth, admission comes after cooldown and takes no layers, and waiting
 requests may use only the KV of their tenant that no layer pays for (`open_extents`). So idle KV is
-lent to newcomers as well, and layers to running requests alone. Beyond the shares newcomers get
-idle KV only until `remap.lend_percent` of what can be lent is lent: the rest waits for the growth
-of running requests.
+lent to waiting requests as well, and layers to running requests alone. Beyond the shares waiting
+requests get idle KV only until `remap.lend_percent` of what can be lent is lent: the rest is kept
+for the growth of running requests.
 
 With `remap.tbt_ms`, a tenant whose decode step computes for longer than that requests no memory for
 its waiting requests, and opens at most its share to them.
@@ -29,21 +30,21 @@ its waiting requests, and opens at most its share to them.
 after layers, if by its price it is worth more per byte than a layer that may go (`prefixes`).
 
 *What may be lent* is priced before it is given. Layers must be back, or hide, when their owner runs
-again. At once, an idle tenant lends what hides behind the decode of a single request, with which it
-may wake; and all only once it has rested, after `rest_s` at the latest. In turns, unfinished
-requests of one tenant use layers' memory of the suspended ones, so lent memory moves as its owners'
-turns come (`covering.Rotation`). Over all tenants, demand takes no more than where loading the last
-byte back takes as much of a turn as the byte adds to the work of one (`lending`). Unless turns
-drain, it also takes no more than the other tenants can cover in each tenant's turn, with what that
-tenant hides itself (`covering`).
+again. Under spatial sharing an idle tenant lends the layers that hide behind the decode of a
+single request, with which it may wake; it lends all only once it has rested, after `rest_s` at the
+latest. In turns, unfinished requests of one tenant use layers' memory of the suspended ones, so
+lent memory moves as its owners' turns come (`covering.Rotation`). There the demand of all tenants
+takes lent bytes only as long as one more byte adds more to the work of a turn than its load takes
+of the turn (`lending`). Unless turns drain, it also takes no more than the layers of all other
+tenants, in each tenant's turn, and those that this tenant hides itself (`covering`).
 
 *Experts.* An active mixture-of-experts model gives cold experts instead of layers if their price is
-lower: its layers that hide cost nothing, but hardly any of a mixture do. `expert_asks` computes how
-many are worth it, by how often steps route to them and how long a load takes. An idle one gives
-layers.
+lower: layers that hide cost nothing, but of a mixture's layers hardly any hide. `expert_asks`
+computes how many are worth it, by how often steps route to them and how long a load takes. An idle
+model gives layers.
 
-*Way back for a woken donor.* When a tenant becomes active while others' KV uses its layers' memory,
-its layers come back at once, except those that hide. More stay away only if running requests of
+*Way back of lent layers.* When a tenant becomes active while others' KV uses its layers' memory,
+its layers come back immediately, except those that hide. More stay away only if running requests of
 others, their growth up to their tenant's share included, have no other memory. Waiting requests,
 growth beyond a share, unused KV of others and the hysteresis do not delay them. Under spatial
 sharing, if its decode steps would take more than `BEARABLE` times as long as they compute, running
@@ -102,7 +103,7 @@ class Plan:
         return tuple(moves(self.steps))
 
     def of(self, name: str) -> list[Move]:
-        """Return the moves from or to memory of a tenant."""
+        """Return the moves that take memory from a tenant, or give memory to it."""
         return [m for m in self.moves if name in (m.source.tenant, m.to.tenant)]
 
 
@@ -131,15 +132,16 @@ class Planner:
         now: float = inf,
         wakes: bool = False,
     ) -> Plan:
-        """Return the plan of the memory that each tenant shall hold.
+        """Return the plan of the memory that each tenant shall hold. All `tenants` have had their
+        first allotment.
 
-        `turns` is None if tenants run at once; `now` in the seconds of `last_busy`; `wakes` is True
-        if a tenant that was told to wake has had no allotment, for which bytes are reserved. All
-        `tenants` have had their first allotment. `reserved_bytes` of the device are kept for
-        tenants that are not among them. The targets fit into the rest, unless running requests
-        alone use more. No tenant's target is below the least with which it serves, or below what
-        its running requests use, except down to its share with `Allotment.recall`, if tenants run
-        at once.
+        `reserved_bytes` of the device are kept for tenants that are not among them. `turns` is None
+        if tenants run at once (spatial sharing). `now` is a time in seconds, on the clock of
+        `last_busy`. `wakes` is True while a tenant that was told to wake, or has started hollow,
+        has had no allotment; its bytes are reserved. The targets fit into the rest of the device,
+        unless running requests alone use more. No tenant's target is below the least with which it
+        serves. None is below what its running requests use, except down to its share with
+        `Allotment.recall`, if tenants run at once.
         """
         streams = max(1, sum([t.active for t in tenants]))
         terms = Terms(self._device_bytes, self._policy, self._rules, streams, turns)
@@ -226,7 +228,7 @@ def _passes(policy: Policy, rules: Rules, at_once: bool, wakes: bool) -> tuple[P
 
 
 def _keeps_prefixes(policy: Policy, rules: Rules) -> bool:
-    """True if layers are lent before cached prefixes, where tenants run at once."""
+    """True if layers are given before cached prefixes, under spatial sharing."""
     return policy is Policy.MIRAGE and rules.keep_prefixes
 
 
@@ -248,8 +250,9 @@ def _filled(
 
 
 def _target(t: TenantSnapshot, row: TenantRow, paid: int, closed: int, terms: Terms) -> Allotment:
-    """Return the target of a row; layers and experts of all tenants pay for `paid` bytes, and
-    newcomers leave `closed` bytes free."""
+    """Return the target of tenant `t`, whose row has its KV extents and what it gives after all
+    passes. `paid` are the bytes of KV memory that layers and experts of all tenants pay for. The
+    tenant's waiting requests leave `closed` bytes of its KV memory to running ones."""
     layers_remapped, experts = (0, row.given) if row.gives_experts else (row.given, 0)
     stream_slots = slots(t, layers_remapped, terms.rules, terms.streams)
     recall = row.recalled and row.kv < t.used_extents

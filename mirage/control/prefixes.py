@@ -8,7 +8,7 @@ byte, they are given first, and cached prefixes last of all.
 
 A tenant keeps no more than its share in this way. So the layers return as soon as demand ends, as
 without cached prefixes: all shares fit beside all layers. The rule holds only under policy mirage,
-and while tenants run at once: in turns, lent memory is priced as a whole (`lending`).
+and under spatial sharing: in turns, lent memory is priced as a whole (`lending`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ also find some cached."""
 def keeping_prefixes(
     tenants: Sequence[TenantSnapshot], rows: Sequence[TenantRow]
 ) -> tuple[TenantRow, ...]:
-    """Return `rows`, with the extents in which each tenant keeps its cached prefixes."""
+    """Return `rows`, with the extents in which a tenant keeps its cached prefixes set for each
+    tenant whose prefixes are worth more, by the byte, than any layer that may be given instead."""
     layers = dearest(_given_instead(tenants, rows))
     if layers is None:
         return tuple(rows)
@@ -46,8 +47,8 @@ def keeping_prefixes(
 
 
 def lending(t: TenantSnapshot) -> Price:
-    """Return the price, over `SPAN_S` seconds, of all KV memory that holds cached prefixes and
-    nothing else."""
+    """Return the price of lending, for `SPAN_S` seconds, all KV memory that holds cached prefixes
+    and nothing else."""
     blocks = t.report.kv_cached_blocks
     if not blocks:
         return Price(KvSource.UNUSED, 0.0, 0)
@@ -69,8 +70,8 @@ def _stay(prefixes: Price, layers: Price) -> bool:
 
 
 def _extents(t: TenantSnapshot, row: TenantRow) -> int:
-    """Return the extents with blocks of running requests or of cached prefixes, at most the
-    share."""
+    """Return the extents that the blocks of running requests and of cached prefixes fill together
+    with the null block, at most the share."""
     blocks = t.report.kv_used_blocks + t.report.kv_cached_blocks + 1
     return min(row.share, ceil_div(blocks, t.shape.extent_blocks))
 

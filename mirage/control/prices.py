@@ -50,7 +50,7 @@ class Price(NamedTuple):
 
 
 class Layers(NamedTuple):
-    """Layers of a model for the link: `n` layers of `layer_bytes`, T_T and T_c in seconds."""
+    """All `n` layers of a model, `layer_bytes` each; `load_s` is T_T and `compute_s` is T_c."""
 
     n: int
     layer_bytes: int
@@ -74,12 +74,13 @@ class Layers(NamedTuple):
 
 
 class Mixture(NamedTuple):
-    """Experts of a model that decodes. `gain_bytes` are the bytes that one expert of each layer
-    brings."""
+    """Sizes and times of the experts of a mixture while it decodes. `gain_bytes` are the bytes that
+    become KV memory when one expert of each layer is given away."""
 
     gain_bytes: int
     routed: Sequence[float]
-    """At index g: of each layer's g coldest experts, how many a step routes to, over all layers."""
+    """At index g: number of experts that a step routes to among the g coldest of each layer, summed
+    over all layers."""
     load_s: float
     """Seconds to load one expert while the step waits."""
     compute_s: float
@@ -98,7 +99,8 @@ def unused(nbytes: float, *, cached_bytes: float, again: float, compute_bytes_s:
     time.
 
     `cached_bytes` of prefixes are stored nowhere else. They are requested `again` times, or with
-    that probability, while they are gone, and then come back at `compute_bytes_s` bytes a second.
+    that probability, while they are gone, and are then computed anew at `compute_bytes_s` bytes a
+    second.
     """
     return Price(KvSource.UNUSED, again * _over(cached_bytes, compute_bytes_s), nbytes)
 
@@ -110,8 +112,8 @@ def idle_layers(model: Layers, remapped: int) -> Price:
 
 
 def active_layers(model: Layers, before: int, remapped: int, span_s: float) -> Price:
-    """Return the price of `remapped` layers given away instead of `before`, for a model that
-    decodes for `span_s` seconds.
+    """Return the price of giving `remapped` layers away instead of `before`, which brings the
+    memory of the difference, for a model that decodes for `span_s` seconds.
 
     Layers that hide cost nothing.
     """
@@ -129,7 +131,8 @@ def cold_experts(mixture: Mixture, before: int, given: int, span_s: float) -> Pr
 
 
 def spill(nbytes: float, *, down_bytes_s: float, up_bytes_s: float) -> Price:
-    """Return the price of moving KV of suspended requests to the tier below and back, once each."""
+    """Return the price of copying KV of suspended requests to the tier below the device and back,
+    once each."""
     seconds = _over(nbytes, down_bytes_s) + _over(nbytes, up_bytes_s)
     return Price(KvSource.SPILL, seconds, nbytes)
 
@@ -141,7 +144,7 @@ def drop(nbytes: float, *, token_bytes: float, prefill_tokens_s: float) -> Price
 
 def ordered(prices: Iterable[Price]) -> list[Price]:
     """Return prices, lowest per byte first, equal ones in the order of `KvSource`, without those
-    that bring no bytes."""
+    that bring no bytes or cost infinitely many seconds."""
     places = {way: place for place, way in enumerate(KvSource)}
     having = (p for p in prices if p.per_byte < inf)
     return sorted(having, key=lambda p: (p.per_byte, places[p.way]))
@@ -161,7 +164,7 @@ class Batches(NamedTuple):
     """Value of memory to a model that decodes: more than `kv_bytes` of it means larger batches."""
 
     kv_bytes: float
-    """Bytes of KV memory without memory that others give."""
+    """Bytes of KV memory that the model has in any case, without what priced sources bring."""
     staying: float = 1.0
     """Part of a step that does not grow with its batch, such as reading the parameters."""
 
@@ -191,12 +194,12 @@ def best(ways: Sequence[Price], batches: Batches, span_s: float) -> Price | None
 def worth_giving(
     price: Callable[[int, int], Price], free: int, most: int, instead: Iterable[Price]
 ) -> int:
-    """Return the number of units up to which giving one costs no more per byte than the cheapest
-    alternative.
+    """Return the largest number of units to give, at most `most`, of which those beyond `free` cost
+    no more per byte, on average, than the cheapest alternative.
 
-    `free` units are given in any case, at most `most`. `price(before, given)` is the price of
-    giving more; `instead` has the prices of alternatives, of any amount. Without alternatives the
-    result is `most`.
+    The `free` units are given in any case. `price(before, given)` is the price of giving `given`
+    units instead of `before`; `instead` has the prices of alternatives, of any amount. Without
+    alternatives the result is `most`.
     """
     other = cheapest(instead)
     if other is None:

@@ -30,11 +30,12 @@ class HeldMemory(msgspec.Struct, frozen=True):
 
 
 class Cached(msgspec.Struct, frozen=True):
-    """Cached prefixes: KV blocks that hold the content of past requests and that none uses now."""
+    """Cached prefixes: KV blocks that hold the content of past requests, and that no request uses
+    now."""
 
     blocks: int = 0
     again: int = 0
-    """Number of cached blocks that a request took again, since the engine started."""
+    """Number of cached blocks that a request reused, counted since the engine started."""
     keeps_below: bool = False
     """True if cached blocks that leave the device are kept in a tier below it."""
 

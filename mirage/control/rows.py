@@ -30,13 +30,16 @@ class TenantRow(msgspec.Struct):
     lends: int
     """Units that new demand of other tenants may take while this tenant is idle."""
     surely_hidden: int
-    """Units whose loads fit behind decode compute even at the smallest batch."""
+    """Units that may be away while all loads fit behind decode compute even at the smallest
+    batch."""
     hidden: int
-    """Units whose loads fit behind decode compute at the current T_c."""
+    """Units that may be away while all loads fit behind decode compute at the current T_c."""
     lately_hidden: int
-    """Units whose loads hide at the largest T_c of the last `hysteresis_s` seconds."""
+    """Units that may be away while all loads hide at the largest T_c of the last `hysteresis_s`
+    seconds."""
     bears: int
-    """Units that the tenant streams before running requests of others make room for them."""
+    """Largest number of units that may be away from a running tenant before running requests of
+    others are preempted to bring some back."""
     out: int
     """Units that are away already."""
 

@@ -20,16 +20,18 @@ class Rules(Remap):
     victims: Rule = "mru"
     """Order in which tenants of equal priority give: most or least recently used first."""
     keep_free: bool = True
-    """True if newcomers leave free what running requests will soon need. False only affects `serve:
-    admission`."""
+    """True if waiting requests leave free what running ones will soon need. It has no effect under
+    policy static, nor under policy mirage if `serve` is growth or `tbt_ms` is set."""
     stream_slots: Literal[1, 2, "dynamic"] = "dynamic"
-    """Slots that streamed layers share; "dynamic": 2 where 1 would not hide."""
+    """Slots that streamed layers share; "dynamic": 1 if a step is about as short with 1 as with 2,
+    else 2."""
     reversion: bool = True
     """True if layers come back when the pressure ends."""
     keep_prefixes: bool = True
     """True if layers are lent before cached prefixes that are worth more."""
     decode_cap: bool = True
-    """True if no more layers are remapped than hide behind the model's own decode steps."""
+    """True if a model that runs gives no more layers than hide behind its own decode steps, and
+    lent layers are limited by their price in turns."""
     lend_kv: Annotated[float, Field(ge=0, le=100)] | None = None
     """Upper limit for lent layers in turns, as a multiple of the KV memory with all layers in
     place; None: by price."""
@@ -45,8 +47,8 @@ class Rules(Remap):
         return cls.of(config.remap)
 
     def kept(self, policy: Policy) -> Kept:
-        """Return the kind of KV memory that newcomers leave free; with policy static nothing, as in
-        vLLM."""
+        """Return the rule for the KV memory that waiting requests leave free for running ones; with
+        policy static they leave nothing, as in vLLM."""
         if policy is Policy.STATIC:
             return "nothing"
         if policy is Policy.MIRAGE and (self.serve == "growth" or self.tbt_ms is not None):

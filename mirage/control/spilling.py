@@ -16,7 +16,8 @@ from mirage.control.tenant_state import TenantSnapshot
 from mirage.geometry import token_bytes
 
 LEAST_GAIN = 0.05
-"""Least gain in tokens a second, with the copies both ways paid, for which KV is spilled."""
+"""Least relative gain in tokens a second for which KV is spilled, with one copy over the link in
+each turn paid."""
 
 
 class TurnLengths(NamedTuple):
@@ -25,13 +26,13 @@ class TurnLengths(NamedTuple):
     seconds: float
     """Length of a turn in seconds; if turns drain, as measured (`drained_turns`)."""
     drains: bool = False
-    """True if requests are finished before a turn ends."""
+    """True if in every turn the requests that it began are finished before it ends."""
     below_bytes: int = 0
     """Largest number of bytes of suspended KV that is kept below the device; 0 if there is no
     tier."""
     young: bool = False
-    """True for a turn that drains if no other tenant waits for its end and it has not lasted a
-    usual length yet: it still begins requests, and all of them grow."""
+    """True in a turn that drains, if no other tenant waits for its end and it has lasted for less
+    than `seconds` yet: it still begins requests, and all of them grow."""
 
 
 def instead(t: TenantSnapshot) -> list[Price]:

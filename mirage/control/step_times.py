@@ -18,7 +18,8 @@ MOST_LAPS = 4096
 
 
 def nested_step(remapped: int, slots: int, n: int, t_load: float, t_compute: float) -> float:
-    """Return `step_time` of the streamed set that an engine uses: the first layers of `nested`.
+    """Return `step_time` of the streamed set that an engine uses: the first `remapped` + `slots`
+    layers of `nested`, or none if `remapped` is 0.
 
     Where gaps between its layers differ, it is longer than that of evenly spaced layers: by up to
     10 % where the loads just hide.
@@ -43,6 +44,8 @@ def step_time(
     most_laps: int = MOST_LAPS,
 ) -> float:
     """Return the time of one step in the steady state, simulated layer by layer around the circle.
+    `layers` are the numbers of the streamed ones among `n`. If they are no more than `slots`,
+    they stay loaded.
 
     Loads happen one at a time in layer order. A load may start when a slot is free, that is, when
     the streamed layer `slots` places earlier has run; a streamed layer runs when it is loaded. The

@@ -64,7 +64,8 @@ def base(tenant: Tenant, shape: ModelShape, device_bytes: int) -> Allotment:
 
 
 def share_extents(tenant: Tenant, shape: ModelShape, device_bytes: int) -> int:
-    """Return the KV extents of `base`. Raise `DoesNotFitError` as `base` does."""
+    """Return the KV extents of `base`. Raise `DoesNotFitError` if they are less than
+    `shape.min_extents`."""
     share_bytes = tenant.share_bytes(device_bytes)
     extents = (share_bytes - footprint(shape, 0, 0)) // shape.extent_bytes
     if extents < shape.min_extents:
@@ -111,14 +112,15 @@ def most_slots(rules: Rules) -> int:
 
 
 def most_experts(tenant: Tenant, shape: ModelShape, rules: Rules) -> int:
-    """Return the most experts of each layer that may ever be given away; 0 if no layer may be
-    given."""
+    """Return the most experts of each layer that may ever be given away; 0 if `rules.experts` is
+    False or no layer may be given."""
     return shape.movable_experts if rules.experts and most_remapped(tenant, shape, rules) else 0
 
 
 def toward(shape: ModelShape, now: Allotment, to: Allotment, limit: int) -> Allotment:
-    """Return the allotment from `now` towards `to` that `limit` bytes allow: KV first, then
-    parameters.
+    """Return the allotment from `now` towards `to` that `limit` bytes allow: KV memory first, then
+    layers or experts. If all layers are away in `now`, as for an engine that wakes, layers come
+    first.
 
     `now` must fit into `limit`. The result is where the engine's own `Way` leads, if nothing is in
     use.
@@ -135,4 +137,24 @@ def toward(shape: ModelShape, now: Allotment, to: Allotment, limit: int) -> Allo
     given = held.layers_remapped, held.stream_slots, held.extents
     return unnumbered(
         shape, *given, to.open_extents, recall=to.recall, experts=held.experts, lent=to.lent
+    )
+
+
+def is_legal(
+    sent: Allotment, tenant: Tenant, shape: ModelShape, policy: config.Policy, rules: Rules
+) -> bool:
+    """True if the policy and the tenant's limits allow an allotment, and its grant is the bytes of
+    its parts.
+    """
+    mirage = policy is config.Policy.MIRAGE
+    most = most_remapped(tenant, shape, rules) if mirage else 0
+    experts = most_experts(tenant, shape, rules) if mirage else 0
+    away = sent.layers_remapped
+    return (
+        sent.grant_bytes == footprint(shape, away, sent.kv_extents, sent.experts)
+        and 0 <= sent.experts <= experts
+        and not (away and sent.experts)
+        and 0 <= away <= most
+        and (away == 0 or away + sent.stream_slots <= shape.layers - tenant.floor_layers)
+        and shape.min_extents <= sent.kv_extents <= shape.max_extents
     )

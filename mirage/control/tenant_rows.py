@@ -20,8 +20,8 @@ GIVES_NO_MORE = {"lends": 0, "surely_hidden": 0, "hidden": 0, "lately_hidden": 0
 """Fields of a row whose tenant is above `max_cost_ms`: only layers whose memory running requests
 use stay away."""
 BEARABLE = 2.0
-"""Multiple of its compute time that a woken donor's decode step may take while its layers' memory
-serves others' requests."""
+"""Multiple of its compute time that the decode step of a woken tenant may take while running
+requests of others use the memory of its layers."""
 
 
 class Terms(NamedTuple):
@@ -32,14 +32,14 @@ class Terms(NamedTuple):
     policy: Policy
     rules: Rules
     streams: int
-    """Number of tenants that may stream at once and then share the link."""
+    """Number of tenants that may stream at the same time and then share the link."""
     turns: TurnLengths | None
-    """Length of turns; None if tenants run at once."""
+    """Length of turns; None under spatial sharing, where tenants run at once."""
 
 
 def row_of(t: TenantSnapshot, terms: Terms, rests: bool) -> TenantRow:
     """Return the row of a tenant. `rests` is True if it lends all that it may while it is idle.
-    Copy the row, do not change it."""
+    The row is kept for later plans: copy it, do not change it."""
     shape, rules = t.shape, terms.rules
     moves = terms.policy is Policy.MIRAGE
     ever = most_remapped(t.tenant, shape, rules) if moves else 0

@@ -48,9 +48,10 @@ class TenantSnapshot(msgspec.Struct, frozen=True, eq=False):
     last_busy: float
     """Time of the last activity in seconds; `inf` while busy, so that all busy tenants tie."""
     growth_extents: int
-    """Extents in total that its running requests want."""
+    """Extents in total that its running requests want; while it is not active, those in use."""
     admission_extents: int
-    """Extents in total with which its waiting requests could start as well."""
+    """Extents in total with which its waiting requests could start as well; while it is not active,
+    those in use."""
     peak_extents: int
     """Most extents that the tenant wanted in the last `cooldown_s` seconds."""
     peak_compute_s: float
@@ -72,7 +73,7 @@ class TenantSnapshot(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def used_extents(self) -> int:
-        """Extents that its running requests use."""
+        """KV extents that running requests of the tenant use."""
         return self.report.kv_used_extents
 
     @property
@@ -89,7 +90,8 @@ class TenantSnapshot(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def staying_part(self) -> float:
-        """Fixed part of its mean decode step: the least compute time over the mean one, 0 to 1.
+        """Fixed part of its mean decode step: the least compute time over the mean one, 0 to 1; 1
+        while unknown.
 
         The present step is not used, because the result would vary with the batch.
         """
@@ -145,8 +147,8 @@ class _Record:
     def computed(self, report: Report) -> None:
         """Note the T_c of a report; ignored if it is 0.
 
-        Memory is lent by the length of steps while requests wait. Earlier steps with small batches
-        would suggest that larger batches cost little.
+        While requests wait, the length of steps decides how much memory is lent. Earlier steps with
+        small batches would suggest that larger batches cost little.
         """
         now = report.layer_compute_s
         if not now:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 
+from mirage.control.compute_time import MOST_PENDING
+
 MEMORY = 0.995
 """Factor by which the weight of a step falls with each further step: some two hundred steps
 count."""
-MOST_PENDING = 64
-"""Largest number of steps whose times are not known yet; `mirage.engine.stepclock` keeps as
-many."""
 
 
 class TokenCost:

@@ -53,7 +53,8 @@ class TurnTaking:
     requests that it has begun, preempted ones included, and begins no others. Once it has stopped,
     its newest requests give up as much KV memory as it was told.
 
-    An engine that rests steps in no turn, and all its requests give up their KV memory.
+    An engine that rests (it is to sleep, or has no layers) does not step even if it has the turn,
+    and all its requests give up their KV memory.
     """
 
     def __init__(self, *, temporal: bool) -> None:
@@ -104,11 +105,11 @@ class TurnTaking:
         return given_up
 
     def holds(self, begun: int, *, executing: bool) -> bool:
-        """True unless it is certain that no step of this engine runs; its report to the control
-        server says it.
+        """True while the engine holds the turn, so that a step of it may run; its reports to the
+        control server have this value.
 
-        It holds the turn while it may step, while a drain has `begun` requests to finish, and while
-        a step is `executing`.
+        It holds the turn until a message ends the turn, after that while it drains and has `begun`
+        requests to finish, and while a step is still `executing`; always under spatial sharing.
         """
         return self.granted or self._drains(begun) or executing
 

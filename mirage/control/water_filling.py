@@ -28,8 +28,8 @@ class Fill:
         """Initialise; `donors` are in the order in which they give, and `free` bytes are free with
         no KV memory given.
 
-        `most_lent`: bytes of KV, over all tenants, that demand may have beyond what no layer pays
-        for; None for no limit. The limit is on KV, not on layers: the excess of whole layers would
+        `most_lent`: bytes of KV that the demand of all tenants may have beyond `free`, from layers;
+        None for no limit. The limit is on KV, not on layers: the excess of whole layers would
         be lent at every change of turns, and paid for with whole layers of another size at the
         next.
         """
@@ -70,7 +70,8 @@ class Fill:
         self.give(row, -extents, kind)
 
     def use_prefixes(self, row: TenantRow) -> None:
-        """Let demand use the memory in which its tenant keeps cached prefixes."""
+        """Let a tenant's demand use, up to its wanted KV, the memory in which the tenant keeps
+        cached prefixes."""
         above = min(row.kept, max(0, row.kv - row.wanted))
         if extents := row.kept - above:
             row.kept = above
@@ -86,14 +87,15 @@ class Fill:
         self._flows.append((kind, row.name, -nbytes))
 
     def bring_back(self, row: TenantRow, most: int) -> None:
-        """Bring layers or experts back for free bytes, at most `most` of them."""
+        """Bring layers or experts back, at most `most` of them and no more than fit into the free
+        bytes."""
         if most > 0 and (units := min(most, max(0, self.free) // row.unit_bytes)):
             self.give_away(row, -units)
 
     # -- several tenants ----------------------------------------------------------------
 
     def aim(self, level: Amount) -> None:
-        """Serve tenants up to `level` from now on."""
+        """Set the KV extents that each row wants to its `level`: later calls serve up to these."""
         for row in self.rows:
             row.wanted = level(row)
 
@@ -107,7 +109,8 @@ class Fill:
         return [[r for r in short if r.priority == priority] for priority in priorities]
 
     def usable(self, wanted: int) -> int:
-        """Return the bytes of the `wanted` free ones that may become KV of demand."""
+        """Return how many of `wanted` free bytes may become KV memory for demand: all of them, or
+        fewer near the limit `most_lent`."""
         if self._most_kv is None:
             return wanted
         left = self._most_kv - self._kv
@@ -128,12 +131,13 @@ class Fill:
         for row in short:
             left -= self._give_up_to(row, left // parts, kind)
             parts -= 1
-        for row in short[:-1]:  # what rounding to extents left over
+        for row in short[:-1]:  # bytes that rounding to extents left over
             if row.kv < row.wanted:
                 left -= self._give_up_to(row, left, kind)
 
     def gather(self, donors: Sequence[TenantRow], limit: Amount, wanted: int) -> None:
-        """Take layers until `wanted` bytes are free, first those that cost no new copies.
+        """Take layers until `wanted` bytes are free, first those that cost no new copies. `limit`
+        returns the number of layers that a donor may have given in all.
 
         Those are idle tenants' layers that are away already, and active tenants' layers whose loads
         are hidden, away or not: otherwise layers that one demand took would be available to all
@@ -174,7 +178,8 @@ class Fill:
                 row.recalled = True
 
     def _give_up_to(self, row: TenantRow, most_bytes: int, kind: Kind) -> int:
-        """Give a tenant extents up to its wanted KV and `most_bytes`; return their bytes."""
+        """Give a tenant KV extents up to its wanted KV and `most_bytes`; return their bytes.
+        `kind`: use of the memory, for demand or for cached prefixes."""
         extents, short = most_bytes // row.extent_bytes, row.wanted - row.kv
         extents = extents if extents < short else short
         if extents <= 0:

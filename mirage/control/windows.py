@@ -14,8 +14,8 @@ class RecentMax:
     def __init__(self, span_s: float) -> None:
         self._span_s = span_s
         self._falls: deque[tuple[float, float]] = deque()
-        """Pairs of a value and the time since which no larger one was seen; values strictly
-        falling."""
+        """Pairs of a time and a value: since that time no larger value was added. The values
+        strictly fall."""
 
     def add(self, value: float, now: float) -> None:
         since = now
@@ -51,8 +51,8 @@ class RecentMean:
             self._parts.append((now, total, weight))
 
     def at(self, now: float) -> Clocked[float]:
-        """Return the mean at `now` (seconds), and the time until which it is valid; 0 without a
-        value."""
+        """Return the mean at `now` (seconds), and the time until which it is valid; the mean is 0
+        if no value was added in that time."""
         parts = self._parts
         while parts and parts[0][0] + self._span_s <= now:
             parts.popleft()

@@ -4,7 +4,6 @@ server can run.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -21,25 +20,28 @@ from mirage.doctor import disk, engine, gpu, host, node
 from mirage.doctor.finding import Finding, FindingState
 from mirage.errors import InputRefused
 from mirage.machines.ray.node import NodeFolder
+from mirage.options import JsonOption
+from mirage.printed import json_object
 from mirage.processes.exits import exits
 
 STYLES = {FindingState.WORKS: "green", FindingState.LIMITED: "yellow", FindingState.MISSING: "red"}
 NOTHING_CAN_SERVE = 1
+SCHEMA_VERSION = 1
 
 
 def doctor_command(
     config: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[CONFIG]", help="A configuration, whose tiers.ssd.directory is tried."
+            metavar="[CONFIG]", help="Configuration whose tiers.ssd.directory is tested."
         ),
     ] = None,
-    device: Annotated[int, typer.Option(min=0, help="GPU, as nvidia-smi counts.")] = 0,
+    device: Annotated[int, typer.Option(min=0, help="Number of the GPU, as in nvidia-smi.")] = 0,
     folder: Annotated[
         Path | None,
-        typer.Option("--disk", metavar="DIR", help="Try this folder for an SSD tier."),
+        typer.Option("--disk", metavar="DIR", help="Test this folder for an SSD tier."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Test host memory, GPU, link, disk and vLLM: what works here, what does not, what to do.
 
@@ -53,15 +55,16 @@ def doctor_command(
         found += [*engine.findings(), *node.findings(NodeFolder())]
     able = served_from(found)
     if as_json:
-        print(json.dumps({"findings": [asdict(f) for f in found], "serves_from": able}, indent=2))
+        content = {"findings": [asdict(f) for f in found], "serves_from": able}
+        typer.echo(json_object(SCHEMA_VERSION, content))
     else:
         show(found, able)
     sys.exit(0 if able else NOTHING_CAN_SERVE)
 
 
 def _of(path: Path | None) -> list[Path]:
-    """Folder of the SSD tier of a configuration; empty without a configuration. Ends the process
-    with one line if there is none.
+    """Folder of the SSD tier of the configuration at `path`; empty if `path` is None. Ends the
+    process with one line of error if the configuration has no SSD tier or cannot be read.
     """
     if path is None:
         return []

@@ -62,7 +62,7 @@ def findings(folder: Path) -> Iterator[Finding]:
 @contextmanager
 def _file(folder: Path) -> Iterator[tuple[int, bool]]:
     """Open an unnamed file in `folder`; yields its descriptor, and True if it works with O_DIRECT.
-    Raises `OSError`.
+    Raises `OSError` if no file can be made there.
     """
     path = folder / f"mirage.doctor.{os.getpid()}"
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -99,7 +99,8 @@ def _takes_direct(handle: int) -> bool:
 
 
 def _measure(handle: int) -> tuple[float, float]:
-    """Bytes a second written and read, each the median of a few rounds. Raises `OSError`."""
+    """Bytes a second written, and bytes a second read: each the median of a few rounds. Raises
+    `OSError` if the disk refuses, or has no room."""
     with mmap.mmap(-1, BLOCK_BYTES) as block:
         block.write(random.Random(1).randbytes(BLOCK_BYTES))
         writes, reads, blocks = [], [], BLOCKS

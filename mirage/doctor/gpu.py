@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from importlib import metadata
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -56,7 +56,8 @@ def findings(index: int) -> Iterator[Finding]:
 
 
 def _driver(version: tuple[int, int]) -> Finding:
-    """Finding on the driver's CUDA `version`: no library may be built for a later major version.
+    """Finding on the driver's CUDA `version`: missing if a library of `_built_for` is built for a
+    later major version.
 
     Such a library refuses the driver, in some cases only while it serves.
     """
@@ -83,8 +84,8 @@ def _built_for() -> Iterator[tuple[str, int]]:
 
 
 def _near(node: int | None) -> Iterator[Finding]:
-    """Finding on host memory at the GPU's NUMA node, where masters of layers belong; none without
-    NUMA nodes.
+    """Finding on host memory at the GPU's NUMA node, where masters of layers belong; none if the
+    machine has no NUMA nodes.
     """
     if node is None:
         return
@@ -176,9 +177,11 @@ def _measured(driver: CudaDriver) -> float:
     """Bytes per second of the link, by the median of some copies from locked host memory."""
     page = driver.page_bytes
     nbytes = align_up(PROBE_BYTES, page)
-    source, address, stream = host_buffer(nbytes), driver.reserve(nbytes), driver.stream()
-    try:
+    with ExitStack() as ends:
+        source = ends.enter_context(closing(host_buffer(nbytes)))
+        address, stream = driver.reserve(nbytes), driver.stream()
         driver.pin(source.address, nbytes)
+        ends.callback(driver.unpin, source.address)
         driver.map(address, driver.create(nbytes // page))
         seconds = []
         for _ in range(ROUNDS):
@@ -186,7 +189,4 @@ def _measured(driver: CudaDriver) -> float:
             stream.copy(address, source.address, nbytes)
             stream.synchronize()
             seconds.append(time.perf_counter() - start)
-    finally:
-        driver.unpin(source.address)
-        source.close()
     return nbytes / sorted(seconds)[ROUNDS // 2]

@@ -16,7 +16,7 @@ import psutil
 from mirage import processors
 from mirage.doctor.finding import Finding, limited, missing, works
 from mirage.keeper.memfds import HugePages, huge_pages, new_file, seal
-from mirage.serve.host_limits import ENGINE_ADDRESSES
+from mirage.serve.launch.host_limits import ENGINE_ADDRESSES
 from mirage.units import size
 from vmm.driver import VmmError
 from vmm.file_memory import SHARED_HUGE, huge_pages_allowed
@@ -72,7 +72,8 @@ def addresses() -> Finding:
 
 
 def _processor() -> Finding:
-    """Finding on the class of the processor, by which vLLM chooses kernels on a host."""
+    """Finding on the class of the processor, by which vLLM chooses kernels if it computes on the
+    processor."""
     kind = processors.class_of(platform.machine(), _flags())
     if kind is None:
         return limited(
@@ -85,7 +86,8 @@ def _processor() -> Finding:
 
 
 def _flags() -> list[str]:
-    """Features of the first processor, from /proc/cpuinfo; empty if it has none."""
+    """Features of the first processor, from the ``flags`` of /proc/cpuinfo; empty if the file has
+    no such line or cannot be read."""
     try:
         lines = CPU_INFO.read_text().splitlines()
     except OSError:

@@ -20,6 +20,7 @@ from mirage.errors import CommandFailed, InputRefused
 from mirage.machines.ray.connected import connected
 from mirage.machines.ray.node import NodeFolder, NodeRecord
 from mirage.machines.seam import MachineAway
+from mirage.weights.secret import is_private
 
 TOPIC = "cluster"
 REACHED_S = 3.0
@@ -29,10 +30,11 @@ APART_S = 3.0
 
 
 def findings(folder: NodeFolder) -> Iterator[Finding]:
-    """Findings on the node that runs on this machine; none if no node runs."""
+    """Findings on the node that runs on this machine; none if no node runs. They end early if the
+    secret cannot be read or the head does not answer."""
     if (node := folder.node()) is None:
         return
-    yield works(TOPIC, "node", f"{node.name} at {node.host}, head at {node.address}")
+    yield of_node(node)
     yield (secret := of_secret(folder))
     yield ports.of_node(TOPIC, node)
     yield (head := _of_head(node))
@@ -41,6 +43,15 @@ def findings(folder: NodeFolder) -> Iterator[Finding]:
     with Path(os.devnull).open("w") as nobody, redirect_stdout(nobody):
         found = _of_others(folder)
     yield from found
+
+
+def of_node(node: NodeRecord) -> Finding:
+    """Finding on the addresses of this machine and of the head."""
+    found = f"{node.name} at {node.host}, head at {node.address}"
+    if is_private(node.host):
+        return works(TOPIC, "node", found)
+    advice = "join with a private address as --host: machines talk without TLS"
+    return limited(TOPIC, "node", f"{found}: the Internet may reach {node.host}", advice)
 
 
 def of_secret(folder: NodeFolder) -> Finding:
@@ -56,7 +67,7 @@ def of_secret(folder: NodeFolder) -> Finding:
 
 
 def _of_head(node: NodeRecord) -> Finding:
-    """Finding: can this machine connect to the head of its cluster, whose address `node` has?"""
+    """Finding on the connection of this machine to its cluster's head, whose address `node` has."""
     host, _, port = node.address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), REACHED_S).close()
@@ -67,7 +78,8 @@ def _of_head(node: NodeRecord) -> Finding:
 
 
 def _of_others(folder: NodeFolder) -> list[Finding]:
-    """Findings on the cluster's other machines and devices; they take half a minute at most."""
+    """Findings on the cluster's machines and devices. To connect takes half a minute at most, and
+    each device that does not answer takes some seconds more."""
     try:
         with connected(folder):
             installed, urls = asyncio.run(_asked())
@@ -78,7 +90,7 @@ def _of_others(folder: NodeFolder) -> list[Finding]:
 
 async def _asked() -> tuple[dict[str, dict[str, str]], dict[str, str]]:
     """Releases of each machine, and the address of each device's server, empty if it does not
-    answer. Raises `MachineAway`.
+    answer. Raises `MachineAway` if the cluster does not answer.
     """
     from mirage.machines.ray.machines import RayMachines  # Ray reads the environment then
 

@@ -15,7 +15,7 @@ import psutil
 
 from mirage.doctor.finding import Finding, limited, works
 from mirage.machines.ray.node import NodeRecord
-from mirage.serve.near import loopback
+from mirage.serve.http.local_request import loopback
 
 EVERYWHERE = frozenset({"0.0.0.0", "::"})
 MAPPED = "::ffff:"

@@ -52,7 +52,7 @@ def _problem(workers: LRUCacheWorkerLoRAManager, request: LoRARequest) -> str | 
 
 def _halves(adapter: LoRAModel) -> Iterator[str]:
     """Yield a reason for each module with only one of its two matrices, or of another rank than
-    adapter_config.json says."""
+    adapter_config.json says; ranks of experts are not checked."""
     for name, weights in adapter.loras.items():
         if weights.lora_a is None or weights.lora_b is None:
             has, lacks = ("B", "A") if weights.lora_a is None else ("A", "B")
@@ -65,9 +65,11 @@ def _halves(adapter: LoRAModel) -> Iterator[str]:
 
 
 def _stray(manager: Any, adapter: LoRAModel) -> str | None:
-    """Return a reason if weights of `adapter` belong to no module of the model; None if all do.
+    """Return a reason if no weights of `adapter` apply to the model, or some belong to no module of
+    it; else None.
 
-    Modules of the model without room for adapters, such as vision towers, count as modules.
+    Weights for modules without room for adapters, such as vision towers, belong to the model and do
+    not apply.
     """
     found = (manager._get_lora_layer_weights(adapter, name) for name in manager.modules)
     applied = {id(weights) for weights in found if weights is not None}

@@ -4,7 +4,7 @@ A reader thread posts messages into the mailbox, a writer thread sends reports, 
 waits for the control server. The writer does not wait for the engine's thread, so its pulse goes on
 during the longest step and stops with the process. When the server is gone (end of file), the
 engine goes on for the lease that it was told, and says hello to the next server that listens at the
-socket. Without a lease, or after it, the process is asked to terminate as if by a signal.
+socket. Without a lease, or after it, the process sends itself SIGTERM.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ from vmm import faults
 logger = logging.getLogger("mirage.engine.agent")
 
 LOOK_S = 0.001
-"""Seconds for which an idle engine waits for a message or a request between two passes."""
+"""Seconds for which the reader thread waits for a message before it posts `Alive` to an engine that
+has unfinished work."""
 LAST_WORDS_S = 1.0
 """Longest time in seconds for which the end of an engine waits until its reason is sent."""
 KNOCK_S = 0.15, 0.25
@@ -59,12 +60,12 @@ class Agent:
         self._lease_s = 0.0
         self._writer: threading.Thread | None = None
         self.heard = -inf
-        """Time of the last message from the control server, in seconds of `time.monotonic`; -inf
-        for none."""
+        """Time of the last message from the present control server, in seconds of
+        `time.monotonic`; -inf before its first, and once its connection has ended."""
 
     def last_heard(self) -> float:
-        """Return the time of the control server's last message, in seconds of `time.monotonic`;
-        -inf for none."""
+        """Return the time of the present control server's last message, in seconds of
+        `time.monotonic`; -inf before its first, and once its connection has ended."""
         return self.heard
 
     def start(
@@ -75,12 +76,14 @@ class Agent:
         alone: Callable[[], None] = lambda: None,
         again: Callable[[], Hello | None] = lambda: None,
     ) -> None:
-        """Introduce the engine and begin to listen. `pulse` is called by the writer thread.
+        """Send `hello` and begin to listen. The writer thread calls `pulse` every `BEAT_S` seconds,
+        and sends the result.
 
-        While `unfinished` is true the reader thread goes on without a message, as if the control
-        server said `Alive` again and again. `alone` is called with the engine held when the server
-        has gone. `again` is called when another server listens: it returns the first message for
-        it, None to end.
+        While `unfinished` is true and no message arrives, the reader thread posts `Alive` into the
+        mailbox again and again, so that the engine goes on. `alone` is called when the server has
+        gone and the engine goes on by a lease. `again` is called when another server listens: it
+        returns the first message for that server, or None if the engine shall end. Both are called
+        with the engine held (`Mailbox.hold`), so that no step runs meanwhile.
         """
         self._pulse, self._unfinished = pulse, unfinished
         self._alone, self._again = alone, again
@@ -93,8 +96,8 @@ class Agent:
         self._outgoing.put(message)
 
     def close(self, error: Exception | None = None) -> None:
-        """End both threads. An engine that ends because of an `error` reports it first. A second
-        call does nothing."""
+        """End both threads. An engine that ends because of an `error` reports it first, and waits
+        up to `LAST_WORDS_S` seconds until that is sent. A second call does nothing."""
         if error is not None and not self._closing:
             fault = faults.of(error)
             self.send(CoreFailed(type(error).__name__, fault.name if fault else ""))
@@ -133,7 +136,8 @@ class Agent:
             logger.warning("the control server does not speak as agreed: %s", error)
 
     def _is_back(self) -> bool:
-        """True once another server listens; False if none does within the lease and its margin.
+        """Wait for another server and greet it. True once that is done; False if the engine has no
+        lease, if no server listens within the lease and its margin, or if the engine shall end.
 
         A server that ends the connection without a message does not count as heard, and begins no
         new lease.
@@ -156,9 +160,9 @@ class Agent:
         return False
 
     def _says_hello(self, channel: Channel[ToEngine]) -> bool:
-        """Go on with another server; False if the engine shall end. Reports that were not sent are
-        dropped."""
-        self._outgoing.put(None)  # ends who wrote to the last one
+        """Go on with another server over `channel`, and greet it; False if the engine shall end.
+        Messages that were not yet sent to the old server are dropped."""
+        self._outgoing.put(None)  # ends the thread that writes to the old server
         with self.mailbox.hold():
             hello = self._again()
             self._channel.close()
@@ -207,7 +211,7 @@ class Agent:
 
 
 def _connected(path: str) -> Channel[ToEngine]:
-    """Return a new connection to the socket. Raise `OSError` if there is none."""
+    """Return a new connection to the socket. Raise `OSError` if no server listens there."""
     there = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         there.connect(path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, NoReturn
 
@@ -27,10 +27,11 @@ from mirage.arguments.table import (
     SLEEP,
 )
 from mirage.engine import kernels, moved
-from mirage.problems import nearest
+from mirage.problems import nearest, shown
 
 MOST_DRAFTED = 128
-"""vLLM's `MAX_SPEC_LEN`; the module that has it would import the engine."""
+"""Largest number of drafted tokens in a step: vLLM's `MAX_SPEC_LEN`, repeated here because the
+module that has it imports vLLM's engine."""
 
 
 COMPILED = (
@@ -39,7 +40,7 @@ COMPILED = (
     CompilationMode.NONE,  # and with adapters
 )
 BACKENDS = ("", "inductor", "eager")
-"""Compilers that vLLM can use here."""
+"""Compilers of vLLM's that MIRAGE was tried with; "" leaves the choice to vLLM."""
 
 
 class _Parser(FlexibleArgumentParser):
@@ -62,7 +63,7 @@ def server_parser() -> FlexibleArgumentParser:
 def parse(argv: list[str]) -> argparse.Namespace:
     """Parse `argv`, the arguments of vLLM's server without the program and module before them.
 
-    Raise `ArgumentRefused` with one line in vLLM's words.
+    Raise `ArgumentRefused`, with vLLM's message in one line, if vLLM would refuse them.
     """
     try:
         args = server_parser().parse_args(argv)
@@ -75,6 +76,29 @@ def parse(argv: list[str]) -> argparse.Namespace:
     except (VLLMError, ValueError, TypeError, LookupError, OSError) as error:
         raise ArgumentRefused(_one_line(error)) from None
     return args
+
+
+def misfit(given: Mapping[str, Any], args: argparse.Namespace) -> str | None:
+    """Return the reason if vLLM has read a list or mapping among the values of `engine_args`
+    (`given`, by vLLM's names) as something else; None if it has read all as they were written.
+
+    MIRAGE passes the values on a command line, which has words alone. If vLLM does not expect a
+    list or mapping there, a list with one entry becomes this entry, and a mapping becomes text.
+    """
+    for name, value in given.items():
+        if _reshaped(value, read := getattr(args, name, value)):
+            wanted = "keys with values" if isinstance(read, dict) else "one value"
+            return f"engine_args.{name}: found {shown(value)}, write {wanted}"
+    return None
+
+
+def _reshaped(value: Any, read: Any) -> bool:
+    """True if `value`, which vLLM read as `read`, or one of its entries is no longer the list or
+    mapping that it was."""
+    plain = read is None or isinstance(read, str | int | float)
+    if isinstance(value, list) and isinstance(read, list) and len(value) == len(read):
+        return any(map(_reshaped, value, read))
+    return isinstance(value, list | dict) and plain
 
 
 def _import_parsers(args: argparse.Namespace) -> None:
@@ -161,8 +185,8 @@ def _on_cpu(config: Any) -> Iterator[str]:
 
 
 def _compilation(config: Any) -> Iterator[str]:
-    """Yield reasons why steps would be compiled or captured otherwise than the settings say: waits
-    for layers are placed by the settings."""
+    """Yield reasons why steps would be compiled or captured otherwise than MIRAGE's settings say.
+    By these settings it is decided where steps wait for layers."""
     compilation = config.compilation_config
     mirage = (config.additional_config or {}).get("mirage") or {}
     if compilation.mode not in (COMPILED if mirage.get("compiled") else (CompilationMode.NONE,)):
@@ -190,7 +214,8 @@ def _parallel(parallel: Any) -> Iterator[str]:
 
 
 def _memory(config: Any) -> Iterator[str]:
-    """Yield a reason for each other feature that moves weights or KV blocks, or sleeps."""
+    """Yield a reason for each feature of vLLM's own that moves weights or KV blocks, or gives
+    memory away while the engine sleeps."""
     model, offload = config.model_config, config.offload_config
     if model.enable_sleep_mode or getattr(model, "enable_cumem_allocator", False):
         yield f"enable_sleep_mode or enable_cumem_allocator: {SLEEP}"

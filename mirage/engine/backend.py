@@ -11,8 +11,8 @@ from functools import cache, partial
 import torch
 
 from mirage.control.compute_time import ComputeTime, Smoothed, Undisturbed
-from mirage.engine.settings import EngineSettings
 from mirage.engine.stepclock import EventClock
+from mirage.engine_settings import EngineSettings
 from mirage.streaming.compute import Compute, HostCompute, StreamCompute
 from vmm.driver import Driver, Event, Stream
 from vmm.host import HostDriver
@@ -31,17 +31,17 @@ class Backend:
     """Context manager around one step; calls its argument when the step's time is known, perhaps
     only after some more steps."""
     compute_time: ComputeTime
-    """Estimate of T_c from the timed steps."""
+    """Estimate of a whole step's compute seconds (T_c for each layer) from the timed steps."""
     memory_info: Callable[[], tuple[int, int]]
-    """Function that returns the free and total bytes of the device, other processes included; 0 and
-    0 on a host."""
+    """Function that returns the free and total bytes of the device, where memory of other processes
+    counts as used; 0 and 0 if the device is host memory."""
     uncache: Callable[[], None]
     """Function that returns to the device the memory that torch's allocator caches."""
 
 
 def make_backend(settings: EngineSettings) -> Backend:
-    """Return the backend of the device in `settings`. Raise `vmm` errors if there is no such
-    device."""
+    """Return the backend of the device in `settings`. Raise `VmmError` if there is no such device,
+    or if it has no pages of that size."""
     return _cuda(settings) if settings.device == "cuda" else _host(settings)
 
 
@@ -51,8 +51,8 @@ def _host(settings: EngineSettings) -> Backend:
 
 
 def computed_by_host(driver: Driver, compute: HostCompute) -> Backend:
-    """Return a backend with any memory driver whose compute is synchronous in the calling
-    thread."""
+    """Return a backend with this memory driver, in which the calling thread itself computes the
+    steps."""
 
     @contextmanager
     def timed(stepped: Stepped) -> Iterator[None]:
@@ -100,7 +100,7 @@ class _TimedWaits(StreamCompute):
 
     @property
     def stall_s(self) -> float:
-        """Seconds of waits in the steps that have ended."""
+        """Seconds for which the device waited for copies, in all steps that have ended."""
         return self._clock.stall_s
 
     def wait(self, event: Event) -> None:

@@ -18,7 +18,7 @@ from mirage.control.engine.extent_book import Extent, ExtentBook
 
 
 class ContentBelow(Protocol):
-    """Content of cached blocks that is kept in a tier below the device."""
+    """Interface of the free queue to the tiers below the device, about cached blocks."""
 
     def has_copy(self, block: Any) -> bool:
         """True if the content of a cached block is kept below the device."""
@@ -44,14 +44,16 @@ class ElasticBlocks(FreeKVCacheBlockQueue):
     def __init__(
         self, pool: BlockPool, book: ExtentBook, below: ContentBelow | None = None
     ) -> None:
-        """Make the queue of a `pool` that has given no block yet; `book` has the usable blocks."""
+        """Make the queue of a `pool` that has given no block yet; `book` tells which blocks have
+        memory and may be given (usable)."""
         for block in pool.blocks:
             block.prev_free_block = block.next_free_block = None
         usable = pool.blocks[: book.usable_blocks]
         super().__init__([block for block in usable if not block.is_null])
         self.book, self._pool, self._below = book, pool, below or NothingBelow()
         self.blocks_again = 0
-        """Number of cached blocks without a request that a request took again for their content."""
+        """Number of times since the start that a request took a cached block, which no request used
+        then, for its content."""
         self.pinned: dict[int, Any] = {}
         """Blocks that a copy reads, by number."""
         pool.free_block_queue = self
@@ -164,7 +166,8 @@ class ElasticBlocks(FreeKVCacheBlockQueue):
         return self._pool.cached_block_hash_to_block.get_one_block(key) is not None
 
     def forget(self, blocks: Iterable[Any]) -> None:
-        """Remove these blocks from the prefix cache, unless another request shares them."""
+        """Remove from the prefix cache the blocks among `blocks` that exactly one request uses.
+        Copies that read a block do not count as requests."""
         self._pool.evict_blocks(
             {
                 block.block_id
@@ -176,7 +179,8 @@ class ElasticBlocks(FreeKVCacheBlockQueue):
     # -- copies that read blocks ------------------------------------------------------------
 
     def pin(self, blocks: Iterable[Any]) -> None:
-        """Note that a copy begins to read these blocks, which counts as a use of them.
+        """Note that a copy to the tier below begins to read these blocks, which counts as a use of
+        them.
 
         The copy has a reference of its own, as copies of vLLM's own offloading have: vLLM writes
         into a block with one reference, and gives no block that has any to a request.
@@ -188,8 +192,8 @@ class ElasticBlocks(FreeKVCacheBlockQueue):
             self.pinned[block.block_id] = block
 
     def unpin(self, blocks: Sequence[Any]) -> None:
-        """Note that the copy is done. Blocks without another user are given first: their content is
-        kept below."""
+        """Note that the copy of these blocks has ended. Those without another user are given first,
+        because their content is kept below."""
         for block in blocks:
             del self.pinned[block.block_id]
             block.ref_cnt -= 1

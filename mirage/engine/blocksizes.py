@@ -17,15 +17,15 @@ from vllm.v1.worker.utils import (
 )
 
 SEARCHED = 1 << 12
-"""Number of sizes that are tried for one that can be read; no backend needs a multiple of a larger
-number."""
+"""Number of block sizes, from the refused one upwards, among which the refusal looks for one that
+attention can read. No backend needs a multiple of a larger number."""
 
 
 def unread(config: Any, plan: Any) -> str | None:
     """Return the reason why attention cannot read the KV blocks of vLLM's KVCacheConfig `plan`;
     None if it can.
 
-    An engine with a plan that cannot be read would end at start.
+    An engine whose KV blocks cannot be read would end at its start.
     """
     return next(_problems(config, plan), None)
 
@@ -40,7 +40,8 @@ def _problems(config: Any, plan: Any) -> Iterator[str]:
 
 
 def _readers(config: Any, group: Any) -> list[AttentionGroup]:
-    """Return each layer's backend and spec, as attention groups of one layer."""
+    """Return the attention backend and KV cache spec of each layer in `group`, as attention groups
+    of one layer each."""
     layers = get_layers_from_vllm_config(config, AttentionLayerBase, group.layer_names)
     specs = getattr(group.kv_cache_spec, "kv_cache_specs", {})
     return [
@@ -50,8 +51,8 @@ def _readers(config: Any, group: Any) -> list[AttentionGroup]:
 
 
 def _settle(plan: Any, readers: list[AttentionGroup]) -> None:
-    """Choose block sizes for all layers, then for each backend. Raise `ValueError` if there is
-    none."""
+    """Let vLLM choose block sizes for all layers, then for each backend, as at an engine's start.
+    Raise `ValueError` if no size can be read."""
     for size in prepare_kernel_block_sizes(plan, [readers]):
         for reader in readers:
             if isinstance(reader.kv_cache_spec, AttentionSpec):

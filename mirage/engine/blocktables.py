@@ -25,7 +25,8 @@ KEEPS_ALL = (FullAttentionSpec, MLAAttentionSpec)
 
 
 def zero_tails(runner: Any) -> bool:
-    """Let rows end in zeros; False if this runner clears rows itself, as the first one does."""
+    """Make vLLM's second model runner clear the rows of a step before it copies block ids into
+    them; False if `runner` is the first one, which clears rows itself."""
     tables = getattr(runner, "block_tables", None)
     if tables is None or not hasattr(tables, "gather_block_tables"):
         return False
@@ -49,8 +50,8 @@ def zero_tails(runner: Any) -> bool:
 
 
 def letting_go(kv_cache_config: Any) -> list[int]:
-    """Return the KV groups whose requests may free blocks before they end, such as those of sliding
-    windows."""
+    """Return the numbers of the KV groups whose requests may free blocks before they end, such as
+    those of sliding windows."""
     specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
     return [number for number, spec in enumerate(specs) if not _keeps_all(spec)]
 
@@ -64,8 +65,8 @@ def _keeps_all(spec: Any) -> bool:
 def forget(runner: Any, groups: Sequence[int], blocks: Collection[int]) -> None:
     """Replace `blocks`, which no request has, by the null block in rows of these KV groups.
 
-    Call it only before a step tells the runner of new blocks, because `blocks` may contain some of
-    these.
+    Call it only before a step tells the runner of new blocks, because the step may give some of
+    `blocks` to a request.
     """
     if not groups or not blocks:
         return
@@ -80,8 +81,8 @@ def forget(runner: Any, groups: Sequence[int], blocks: Collection[int]) -> None:
 
 
 def _forget_on_host(runner: Any, groups: Sequence[int], blocks: Collection[int]) -> None:
-    """Replace `blocks` in the first runner's rows, which are copied from the host to the device in
-    each step."""
+    """Replace `blocks` by the null block in the first runner's rows, once the last step's copy of
+    the rows from the host to the device has ended."""
     copied = getattr(runner, "prepare_inputs_event", None)
     if copied is not None:
         copied.synchronize()

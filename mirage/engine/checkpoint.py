@@ -51,7 +51,7 @@ class Unreadable(Exception):
 
 
 class Last:
-    """Tensor that was handed out last, for error messages."""
+    """Name and shape of the tensor that the model was given last, for error messages."""
 
     name: str = ""
     shape: tuple[int, ...] = ()
@@ -61,7 +61,9 @@ def refusal(config: Any, model: Any) -> str | None:
     """Return the reason why vLLM could not load `model` from its folder; None if it could, or if
     that is not known.
 
-    `model` is as vLLM built it; afterwards it is as if its weights were loaded.
+    `model` is as vLLM built it; afterwards it is as if its weights were loaded. vLLM's functions
+    that read files are replaced in this process for good, which therefore loads no weights
+    afterwards.
     """
     loader = get_model_loader(config.load_config)
     if type(loader) is not default_loader.DefaultModelLoader:
@@ -126,8 +128,8 @@ def _lacking(model: torch.nn.Module, loaded: set[str]) -> list[str]:
 
     vLLM itself does not check parameters that a module processes after loading, those of each
     linear layer included, and would serve whatever is in their memory. Some models do not report
-    that they loaded those: such a layer counts as lacking only if the model reported the same one
-    elsewhere.
+    that they loaded those: such a parameter counts as lacking only if the model reported the one
+    of the same name in another layer.
     """
     names: dict[int, list[str]] = {}
     linear: set[int] = set()
@@ -156,8 +158,8 @@ def _anywhere(name: str) -> str:
 
 
 def _mismatch(error: Exception, last: Last) -> str | None:
-    """Return the refusal for an `error` of loading; None if the missing values may have caused the
-    error."""
+    """Return the refusal for an `error` of loading; None if the cause may be that the tensors have
+    no values here."""
     words = str(error).strip()
     of_sizes = isinstance(error, RuntimeError) and any(word in words for word in DIFFERENT)
     if "meta" in words or not (

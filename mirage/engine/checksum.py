@@ -9,7 +9,8 @@ from functools import cache
 import torch
 
 ROW = 1 << 16
-"""Words in a row. The sum of their products with weights of 31 bits fits into 64 bits."""
+"""Words (of one or two bytes) in a row. The sum of their products with weights of 31 bits fits into
+64 bits."""
 CHUNK = 16 * ROW
 """Words that are summed at a time, because each becomes an integer of 8 bytes."""
 
@@ -23,9 +24,11 @@ def checksum(tensor: torch.Tensor) -> int:
 
 
 def weighted_sums(flat: torch.Tensor) -> torch.Tensor:
-    """Return the weighted sum of each row of words, the last one of the remaining words (n,).
+    """Return the weighted sum of each row of words, of shape (rows,); the last row of a chunk is
+    the words that remain.
 
-    If one word changes, its row's sum changes; if two change, it does except in one case of 2^30.
+    If one word changes, its row's sum changes. If two change, the sum changes except in one case
+    of 2^30.
     """
     words = flat.view(torch.int16 if flat.element_size() % 2 == 0 else torch.uint8)
     weights = _weights(flat.device)

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 WIDTH = 4096
-"""Bytes in a row."""
+"""Bytes in a row of `digest`."""
 CHUNK = 16 << 20
 """Bytes that are summed at a time, because torch makes an integer of 8 bytes of each byte."""
 
@@ -17,8 +17,8 @@ def digest(parameter: torch.Tensor) -> bytes:
     """Return a digest of a parameter's bytes, laid out in rows: it hashes the sum of each row and
     of each column.
 
-    A changed byte, or bytes that change places, change a sum. The digest does not depend on the
-    device or the strides.
+    A changed byte, or two bytes that change places, change a sum. The bytes that remain after the
+    last row are hashed as they are. The digest does not depend on the device or the strides.
     """
     flat = parameter.detach().contiguous().view(-1)
     hashed = hashlib.sha256()

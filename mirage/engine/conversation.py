@@ -45,11 +45,11 @@ class Conversation:
         pulse: Callable[[], Pulse],
         unfinished: Callable[[], bool],
     ) -> None:
-        """Introduce the engine and listen.
+        """Introduce the engine to the control server, and listen to it.
 
-        `pulse` returns the next pulse, and is called by the writer thread. While `unfinished` is
-        true the engine goes on without messages, as if the control server were alive. See
-        `Agent.start`.
+        `pulse` returns the next pulse, and is called by the agent's writer thread. While
+        `unfinished` is true and no message comes, the agent posts `Alive` itself, so that the
+        engine goes on to move memory. See `Agent.start`.
         """
         if self._agent is None:
             return
@@ -76,39 +76,42 @@ class Conversation:
             self._newest = allotment
 
     def _holdings(self) -> EngineHoldings | None:
-        """Return the memory that the last server allotted; None if the engine has not served
-        yet."""
+        """Return the newest allotment with a report, for a new control server; None if the engine
+        has seen no allotment or has not computed its first step."""
         if self._newest is None or not self._serves:
             return None
         return EngineHoldings(self._newest, self.report())
 
     def report(self) -> Report:
-        """Return a report of the present state, and note that its turn is reported."""
+        """Return a report of the present state, and remember whether it says that the engine has
+        the turn."""
         self._said_holding = self._turn.held
         return self._reports.make(revision=self.revision, holds_turn=self._said_holding)
 
     def report_now(self) -> None:
-        """Send a report, because something changed that others wait for."""
+        """Send a report immediately, because something changed that the control server waits
+        for."""
         if self._agent is not None:
             self._reported_s = time.monotonic()
             self._agent.send(self.report())
 
     def report_if_due(self, *, urgent: bool = False) -> None:
-        """Send a report if it is due or `urgent`, or if the turn was taken up or yielded."""
+        """Send a report if the last one is `INTERVAL_S` seconds old, if it is `urgent`, or if the
+        turn was taken up or yielded since."""
         urgent = urgent or self._turn.held != self._said_holding
         if urgent or time.monotonic() - self._reported_s >= INTERVAL_S:
             self.report_now()
 
     def stepped(self, free_bytes: int, total_bytes: int) -> None:
-        """Note that the first step has been computed, and send it with the free and total bytes of
-        the device."""
+        """Note that the first step has been computed, and tell the control server, with the free
+        and total bytes of the device."""
         self._serves = True
         if self._agent is not None:
             self._agent.send(Stepped(free_bytes, total_bytes))
 
     def end(self) -> None:
-        """End the conversation. An exception that is being handled, if there is one, is sent as the
-        reason."""
+        """Close the connection. If an exception is being handled, it is reported first as the
+        reason of the engine's end; otherwise nothing is sent."""
         if self._agent is not None:
             error = sys.exception()
             self._agent.close(error if isinstance(error, Exception) else None)

@@ -9,13 +9,16 @@ from vllm.v1.worker.cpu_worker import CPUWorker
 from mirage.engine import seeded
 from mirage.engine.elastic_worker import ElasticWorker
 from mirage.engine.layouts import layouts_on_cpu
+from mirage.engine.ranks import count_uncompiled
 
 
 class MirageCPUWorker(ElasticWorker, CPUWorker):
     """Worker on host memory."""
 
     def load_model(self, **kwargs: Any) -> None:
-        """Load the model as `ElasticWorker` does, with fixes for adapters and drafts on CPUs."""
+        """Load the model as `ElasticWorker` does, with fixes of vLLM on CPUs: for the ranks of
+        tokens in log-probabilities, LoRA adapters and draft models."""
+        count_uncompiled()
         if self.vllm_config.lora_config is not None:
             # Not at the top: few engines have adapters.
             from mirage.engine.unadapted import stay_unadapted

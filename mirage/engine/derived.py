@@ -20,7 +20,9 @@ handles of kernels."""
 
 
 def seen(model: torch.nn.Module, known: Collection[int] = ()) -> dict[str, str]:
-    """Return contents by name, without parameters and without storages in `known`."""
+    """Return the contents of the model's tensors, numbers and flags, by name. Parameters are left
+    out, tensors without memory, those that may be handles of kernels, and tensors whose storages
+    are in `known`."""
     found: dict[str, str] = {}
     digests: dict[tuple[int, ...], str] = {}
     for name, module in model.named_modules():
@@ -31,7 +33,8 @@ def seen(model: torch.nn.Module, known: Collection[int] = ()) -> dict[str, str]:
 
 
 def changed(before: dict[str, str], after: dict[str, str]) -> dict[str, str]:
-    """Return the values of `after` that are new or differ from `before`."""
+    """Return the values of `after` that are new or differ from `before`. A tensor is left out if
+    any tensor of `before` has the same content, whatever its name."""
     contents = {value for name, value in before.items() if "#" in name}
     return {
         name: value

@@ -9,10 +9,10 @@ from mirage.processes.proc_stat import proc_stat
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the processor seconds of all descendants of `pid`, those that ended and were waited
-    for included.
+    """Return the processor seconds of all descendants of `pid`, and of processes that have ended
+    and for which a descendant has waited.
 
-    A descendant that ended and was not waited for is left out, so the sum may fall.
+    A child for which `pid` itself has waited is left out from then on, so the sum may fall.
     """
     return sum(map(_seconds, _descendants(pid)))
 

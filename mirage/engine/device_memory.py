@@ -1,6 +1,6 @@
 """Device memory of one engine: pages, layers and KV extents, under one grant.
 
-It changes between steps only, on the thread that holds the engine.
+It changes between steps only, in the thread that holds the engine (`mailbox.py`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Collection
 from mirage.engine.backend import make_backend
 from mirage.engine.keeping import Keeping
 from mirage.engine.kvbuffer import KVBuffer
-from mirage.engine.settings import EngineSettings
+from mirage.engine_settings import EngineSettings
 from mirage.streaming.experts import ExpertStreamer
 from mirage.streaming.transfer import LayerStreamer
 from vmm.host import HostBuffer
@@ -31,9 +31,10 @@ class DeviceMemory:
         """Streamer of the layers; None while they stay where vLLM put them."""
         self.kv: KVBuffer | None = None
         self.masters: list[HostBuffer] = []
-        """Parameters of each layer that can move, in host memory."""
+        """Parameters of each layer that can move, in host memory; empty if the keeper has them."""
         self.kept: Keeping | None = None
-        """Masters in the keeper, which outlive this process; None if masters are in `masters`."""
+        """Holder of the masters that the keeper has and this engine uses, if any: they outlive this
+        process. None before layers are placed."""
         self.layers = 0
         """Number of decoder layers."""
         self.layer_bytes = self.fixed_bytes = 0
@@ -83,7 +84,8 @@ class DeviceMemory:
 
     @property
     def interrupted(self) -> bool:
-        """True if this step stops inside: for layers, for experts, or to read the routing.
+        """True if this step has to stop between layers: to wait for layers or experts, or to read
+        which experts it routes to.
 
         No graph of a whole step may run then.
         """
@@ -95,14 +97,16 @@ class DeviceMemory:
         return self.fixed_bytes + (0 if self.moves else self.layers * self.layer_bytes)
 
     def held_bytes(self, kv_extents: int, extent_bytes: int) -> int:
-        """Return the bytes of device memory held now. Static engines hold vLLM's own
-        allocations."""
+        """Return the bytes of device memory held now: everything that never moves, and the pages of
+        the pool. A static engine has no pages: its KV cache is `kv_extents` extents of
+        `extent_bytes` bytes."""
         kv = self.pool.held_bytes if self.settings.elastic else kv_extents * extent_bytes
         return self.outside_bytes + kv
 
     def layer_pages(self, remapped: int, experts: int) -> int:
-        """Return the number of pages of layers, slots and spare frames of experts; 0 if no layer
-        moves."""
+        """Return the number of pages that layers, slots and spare frames of experts take while
+        `remapped` layers, or `experts` experts of each layer, are given away; 0 if no layer can
+        move."""
         if self.giver is not None:
             return self.giver.pages(remapped, experts)
         if self.streamer is None:
@@ -110,7 +114,8 @@ class DeviceMemory:
         return (len(self.streamer.layers) - remapped) * self.streamer.frame_pages
 
     def affordable_extents(self) -> int:
-        """Return the number of extents that could be mapped with the available pages."""
+        """Return the number of KV extents that could be mapped with the pages that the grant
+        leaves."""
         if self.kv is None:
             return 0
         return self.pool.available * self.settings.page // self.kv.extents.extent_bytes
@@ -118,7 +123,8 @@ class DeviceMemory:
     # -- steps --------------------------------------------------------------------------
 
     def begin_step(self) -> None:
-        """Begin a step. The last piece extends into the next step, so it is awaited here.
+        """Begin a step. If pieces stream, a step begins in the middle of the last piece, so it
+        waits here until that piece is loaded.
 
         Raise `TransferError` if layers are absent.
         """
@@ -129,8 +135,8 @@ class DeviceMemory:
             self.streamer.before(len(self.streamer.layers) - 1)
 
     def left_blocks(self) -> Collection[int]:
-        """Return the blocks of emptied extents and clear `emptied`: before a step tells the runner
-        of new blocks."""
+        """Return the blocks of the extents in `emptied`, and clear that set. Call it before a step
+        tells the model runner of new blocks."""
         if self.kv is None or not self.emptied:
             return ()
         size = self.kv.extents.blocks_per_extent
@@ -141,13 +147,17 @@ class DeviceMemory:
     # -- moves, between steps -----------------------------------------------------------
 
     def regrant(self, grant_bytes: int) -> None:
-        """Set a new grant, in bytes, for everything that this engine holds."""
+        """Set a new grant, in bytes, for everything that this engine holds. The pool gets what is
+        left beside the bytes that never move, and releases spare pages beyond that."""
         self.pool.set_grant(max(0, grant_bytes - self.outside_bytes))
 
     def move_layers(self, remapped: int, slots: int, experts: int = 0) -> None:
-        """Change the streamed set, or the experts that are away, between steps.
+        """Give layers and experts away or take them back, between steps.
 
-        Raises `TransferError` and `GrantExceeded`.
+        Afterwards `remapped` layers, or `experts` experts of each layer, are away in total, and
+        streamed layers share `slots` slots. Raises `TransferError` if that set is impossible (such
+        as layers and experts at the same time) or was left half changed, and `GrantExceeded` or
+        `OutOfMemory` if memory for layers that come back is not granted or not free.
         """
         assert self.streamer is not None, "only policy mirage moves layers"
         if self.giver is not None:
@@ -156,16 +166,16 @@ class DeviceMemory:
             self.streamer.set(remapped, slots)
 
     def map_extents(self, extents: list[int]) -> list[int]:
-        """Back and clear the first of these KV extents that the device has memory for; return
-        them."""
+        """Map and clear the first of these KV extents, as many as the device has memory for, and
+        return those. Raises `GrantExceeded` if all of them would exceed the grant."""
         assert self.kv is not None
         return self.kv.extents.map_most(extents)
 
     def unmap_extents(self, extents: list[int]) -> None:
         """Release the memory of KV extents that no scheduled step touches.
 
-        Unmapping does not itself wait for the device. A step's output arrives after everything that
-        the step does to its blocks, unless `kv_outlives_steps`.
+        It does not wait for the device: a step's output arrives after everything that the step does
+        to its blocks. Only if `kv_outlives_steps` is true it waits for all work on the device.
         """
         assert self.kv is not None
         if self.kv_outlives_steps:
@@ -194,7 +204,8 @@ class DeviceMemory:
             )
 
     def check_integrity(self) -> None:
-        """Raise if pages, layers and extents do not add up."""
+        """Raise `VmmError` or `TransferError` if pages, layers and extents do not add up. It looks
+        at every page and extent."""
         self.pool.check_integrity()
         self.driver.check_integrity()
         if self.streamer is not None:

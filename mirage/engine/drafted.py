@@ -13,7 +13,7 @@ from vllm.v1.sample import rejection_sampler
 
 
 def repeat_settings() -> None:
-    """Replace vLLM's function in this process. A second call does nothing."""
+    """Replace vLLM's `expand_batch_to_tokens` in this process. A second call does nothing."""
     rejection_sampler.expand_batch_to_tokens = _repeated
 
 

@@ -24,11 +24,11 @@ from mirage.engine.keeping import UnfitMaster
 from mirage.engine.kvbuffer import KVAllocation
 from mirage.engine.memory_worker import MemoryWorker
 from mirage.engine.proof import TOKENS
-from mirage.engine.settings import EngineSettings, from_vllm
 from mirage.engine.stack import built
 from mirage.engine.start_times import StartTimes
 from mirage.engine.startup import StartUp
 from mirage.engine.tiers.offer import offer
+from mirage.engine_settings import EngineSettings, from_vllm
 from mirage.tiers.client import PoolClient
 from mirage.tiers.contract import Member, Pool
 from mirage.vllm_hooks.versions import tried
@@ -40,14 +40,15 @@ class ElasticWorker(WorkerBase):
 
     mirage: MemoryWorker
     start_up: StartUp
-    """State of the start, until the engine is warm."""
+    """Placement and proof of the model; dropped once the engine is warm."""
     start_times: StartTimes
     proof_tokens: ClassVar[tuple[int, ...]] = (TOKENS,)
     """Numbers of tokens of the forward passes that are proven to compute the same. A host's kernels
-    read plain weights in place at each call, whatever the number, so one is enough."""
+    read weights in place at each call, whatever the number, so one is enough."""
 
     def init_device(self) -> None:
-        """Make the memory, before the model is loaded."""
+        """Make the memory, before the model is loaded. Raise `RuntimeError` if the engine could
+        fail or give wrong text with vLLM's configuration (`verify`)."""
         if why := verify(self.vllm_config):
             raise RuntimeError(why)
         self.start_times = StartTimes()
@@ -57,14 +58,15 @@ class ElasticWorker(WorkerBase):
         self.start_up = self.make_start_up()
         self.vllm_config.additional_config = NotHashed(self.vllm_config.additional_config)
 
-    # A worker of another name may have others.
+    # A subclass may override the next three.
 
     def make_memory(self, settings: EngineSettings) -> DeviceMemory:
         """Return the empty memory of this engine."""
         return DeviceMemory(settings)
 
     def make_start_up(self) -> StartUp:
-        """Return the start-up of an engine with this memory."""
+        """Return the object that places the model of a starting engine in this worker's memory, and
+        proves it."""
         return StartUp(self.mirage.memory, self.mirage.times)
 
     def join_pool(self, member: Member) -> Pool:
@@ -79,7 +81,8 @@ class ElasticWorker(WorkerBase):
         """Load and process the weights, then put the layers in their final places, and prove the
         model.
 
-        Raise `UnsupportedModel` if the model does not compute the same afterwards.
+        If the keeper's weights turn out not to fit, the model is built and loaded a second time,
+        from its files. Raise `UnsupportedModel` if the model does not compute the same afterwards.
         """
         keeping = self.start_up.keeping
         self.start_up.find_proof(self.vllm_config)
@@ -100,8 +103,9 @@ class ElasticWorker(WorkerBase):
         self.start_times.lap("layers placed" if recalled else "layers placed and proven")
 
     def initialize_from_config(self, kv_cache_config: Any) -> None:
-        """Serve vLLM's KV allocation from the reserved range. Raise `RuntimeError` if vLLM
-        allocated otherwise."""
+        """Serve vLLM's allocation of the KV cache from the reserved address range, and join the
+        pool below it before, if the settings name one. Raise `RuntimeError` if vLLM allocated it
+        otherwise."""
         self._kv_config, settings = kv_cache_config, self.mirage.settings
         self._letting_go = letting_go(kv_cache_config)
         memory = self.mirage.memory
@@ -164,14 +168,15 @@ class ElasticWorker(WorkerBase):
             return output
 
     def sample_tokens(self, grammar_output: Any) -> Any:
-        """Sample as vLLM does. Its second runner begins and ends copies of KV blocks here, and
-        drafts run."""
+        """Sample as vLLM does, with the engine held: vLLM's second runner begins and ends copies of
+        KV blocks here, and drafts are computed."""
         with self.mirage.mailbox.hold():
             return super().sample_tokens(grammar_output)
 
 
 def _forget_layers(compilation_config: Any) -> None:
-    """Forget the layers of a model that is about to be built a second time."""
+    """Remove all layers from vLLM's compilation configuration, because the model that registered
+    them there is about to be built a second time."""
     compilation_config.static_forward_context.clear()
     compilation_config.static_all_moe_layers.clear()
 

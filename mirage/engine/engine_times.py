@@ -27,7 +27,8 @@ class EngineTimes:
 
     @contextmanager
     def timed_step(self, tokens: int) -> Iterator[None]:
-        """Context around one step of `tokens` tokens. Its time is known at the end, or later."""
+        """Context around one step of `tokens` tokens, which is timed only once `warm` is true. Its
+        time is known at the end, or some steps later."""
         if not self.warm:
             yield
             return
@@ -43,15 +44,16 @@ class EngineTimes:
             raise
 
     def stepped(self, compute_s: float) -> None:
-        """Note the seconds of compute of the oldest step without a time."""
+        """Note the seconds of compute of the oldest step whose time was not known yet."""
         if (giver := self._memory.giver) is not None:
             compute_s = max(0.0, compute_s - giver.spent_s())
         self.token_cost.end(compute_s)
         self._compute_time.end(compute_s)
 
     def moved(self, seconds: float, *, was_absent: bool) -> None:
-        """Note that orders took `seconds`: as the time to sleep if all layers are away since, or as
-        the time to wake if they were before (`was_absent`) and are not any more."""
+        """Note that moves of memory took `seconds`. It is the time to sleep if all layers are away
+        now and were not before, and the time to wake if all were away before (`was_absent`) and are
+        not any more."""
         if self._memory.absent and not was_absent:
             self.sleep_s = seconds
         elif was_absent and not self._memory.absent:

@@ -9,7 +9,10 @@ schedules.
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
 from mirage.engine import runtime
+from mirage.engine.grammars import answer_with_reasons
 from mirage.engine.unfinished import answer_with_errors
+
+answer_with_reasons()  # here, since vLLM's API server imports this module and calls nothing in it
 
 
 class InProcessExecutor(UniProcExecutor):

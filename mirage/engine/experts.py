@@ -33,22 +33,24 @@ class ExpertsStay(Exception):
 
 @dataclass(frozen=True)
 class ExpertLayer:
-    """Experts of one layer."""
+    """Experts of one decoder layer: their weights, and how vLLM calls them."""
 
     index: int
     weights: list[torch.Tensor]
     """Tensors of the experts' weights, (experts, ...) each."""
     kernel: Any
-    """Kernel that vLLM calls with the ids; None before the model has weights."""
+    """Kernel that vLLM calls with the ids; None before the model has weights, or if MIRAGE does not
+    know it."""
     runner: Any = None
     """Runner that routes and calls the experts; None if it is not vLLM's usual one."""
 
 
 def find(layers: Sequence[torch.nn.Module], *, called: bool = False) -> list[ExpertLayer]:
-    """Return the experts of all layers that have some. Raise `ExpertsStay` if they are not of a
-    known kind.
+    """Return the experts of all layers that have experts.
 
-    With `called` their caller must be of a known kind too, since a graph has to end there.
+    Raise `ExpertsStay` if fewer than two layers have experts, a layer has several groups of them,
+    or they are of an unknown kind. With `called`, raise it also if a layer calls them in an unknown
+    way, since a graph has to end at the call.
     """
     found = []
     for index, layer in enumerate(layers):
@@ -69,7 +71,8 @@ def find(layers: Sequence[torch.nn.Module], *, called: bool = False) -> list[Exp
 def layout(found: Sequence[ExpertLayer], page_bytes: int) -> ExpertLayout:
     """Return the layout of experts, with each layer's expert weights first in its range.
 
-    Raise `ExpertsStay` if an expert does not fill whole pages, or layers differ.
+    Raise `ExpertsStay` if an expert does not fill whole pages, layers differ, or the kernel that
+    computes them is unknown.
     """
     shapes = {tuple((tuple(w.shape), w.dtype) for w in one.weights) for one in found}
     if len(shapes) > 1:
@@ -87,14 +90,15 @@ def layout(found: Sequence[ExpertLayer], page_bytes: int) -> ExpertLayout:
 
 
 def facts(found: Sequence[ExpertLayer]) -> ExpertFacts:
-    """Return the number and size of experts, by those of the first layer that has some."""
+    """Return the number and size of experts, as they are in the first layer that has experts."""
     weights = found[0].weights
     slices = tuple(weight[0].numel() * weight.element_size() for weight in weights)
     return ExpertFacts(len(found), len(weights[0]), slices)
 
 
 def hook(found: Sequence[ExpertLayer], streamer: ExpertStreamer) -> None:
-    """Hook each layer's kernel, so that experts are in place when they are called."""
+    """Replace the `apply` of each layer's kernel by one that first lets the streamer load the
+    missing experts that the step routes to."""
     for one in found:
         one.kernel.apply = _routed(one.kernel.apply, streamer, one.index)
 
@@ -120,7 +124,8 @@ def _whole(weight: torch.Tensor) -> bool:
 
 
 def _routed(apply: Callable[..., Any], streamer: ExpertStreamer, index: int) -> Callable[..., Any]:
-    """Return `apply` with a wait for the experts in its arguments before."""
+    """Return a function that waits until the experts named in its arguments are on the device, and
+    then calls `apply` with these arguments."""
 
     def applied(*args: Any, **kwargs: Any) -> Any:
         ids = kwargs["topk_ids"] if "topk_ids" in kwargs else args[5]

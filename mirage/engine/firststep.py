@@ -1,11 +1,12 @@
-"""First step of an engine: a request of its own, computed before its tenant is ready, which shows
-that its model computes.
+"""First step of an engine: requests that the engine makes itself before its tenant is ready, to
+show that its model can compute a step.
 
 A model may load, and its kernels refuse the first real step. So the scheduler begins with a prompt
 of a few tokens, which goes its usual way (turn, KV blocks, prefill, decode or pooling) whatever the
-policy and the runner. It is made here and not sent to the API server, where keys, templates,
-tokenizers and each runner's routes would be in its way. Its output is sent to no client and counted
-nowhere, and no prompt can find its KV blocks.
+policy and the runner. There is one request for each of `PATHS`: kernels that only some requests
+need are compiled now, and not in a step for which clients wait. They are made here and not sent to
+the API server, where keys, templates, tokenizers and each runner's routes would be in their way.
+Their output is sent to no client and counted nowhere, and no prompt can find their KV blocks.
 """
 
 from __future__ import annotations
@@ -23,33 +24,42 @@ NAME = "mirage-first-step"
 PROMPT, ANSWER = 4, 2
 """Tokens of the prompt and of the answer, fewer if the model takes no more: a prefill and a
 decode."""
+PATHS: dict[str, dict[str, Any]] = {"greedy": {}, "logprobs": {"logprobs": 1}}
+"""Ways through vLLM's sampler, by name: settings of the requests that take them. What vLLM warms up
+itself is left out, and what compiles nothing (on a CPU all other settings, docs/results.md)."""
 
 
 class FirstStep:
-    """Engine's own first request, which shows that its model computes."""
+    """Requests that an engine makes itself before its tenant is ready, to show that its model can
+    compute a step."""
 
     def __init__(self, vllm_config: Any, tasks: Collection[str], hash_tokens: int) -> None:
-        """Make the request. `tasks` are those of the model; `hash_tokens` is the number of tokens
-        in a named KV block."""
+        """Make the requests. `tasks` are those of the model; `hash_tokens` is the number of tokens
+        in a KV block that vLLM names by a hash."""
         model = vllm_config.model_config
         length = max(1, min(PROMPT, model.max_model_len - ANSWER))
         named = set(special_tokens(model.hf_config.to_dict()))
         pooling = _pooling(model, tasks) if model.runner_type == "pooling" else None
-        writing = SamplingParams(max_tokens=ANSWER, temperature=0, ignore_eos=True)
-        self.request = Request(
-            request_id=NAME,
-            prompt_token_ids=plain_tokens(named, model.get_vocab_size(), length),
-            sampling_params=None if pooling else writing,
-            pooling_params=pooling,
-            block_hasher=lambda request: _names(request, hash_tokens),
-        )
+        usual = {"max_tokens": ANSWER, "temperature": 0, "ignore_eos": True}
+        self.requests = [
+            Request(
+                request_id=f"{NAME}-{path}",
+                prompt_token_ids=plain_tokens(named, model.get_vocab_size(), length),
+                sampling_params=None if pooling else SamplingParams(**(usual | settings)),
+                pooling_params=pooling,
+                block_hasher=lambda request: _names(request, hash_tokens),
+            )
+            for path, settings in ({"pooling": {}} if pooling else PATHS).items()
+        ]
+        self._names = {request.request_id for request in self.requests}
 
     def processed(self, outputs: Mapping[int, Any]) -> bool:
-        """Remove its part from a step's outputs, vLLM's by client; True if the request has
-        ended."""
+        """Remove the outputs of the first requests from those of a step, which vLLM has by client.
+        True if all of them have ended.
+        """
         for output in outputs.values():
-            output.outputs = [each for each in output.outputs if each.request_id != NAME]
-        return bool(self.request.is_finished())
+            output.outputs = [each for each in output.outputs if each.request_id not in self._names]
+        return all(request.is_finished() for request in self.requests)
 
 
 def lacks_input(model: Any) -> str | None:
@@ -89,7 +99,7 @@ def _pooling(model: Any, tasks: Collection[str]) -> PoolingParams:
 
 
 def _names(request: Request, tokens: int) -> list[bytes]:
-    """Return random names for its full blocks of `tokens` tokens that have none, so that no prompt
-    finds them."""
+    """Return random names for the request's full blocks of `tokens` tokens that have no name yet.
+    With random names the prefix cache finds these blocks for no other prompt."""
     lacking = request.num_tokens // tokens - len(request.block_hashes)
     return [os.urandom(32) for _ in range(lacking)]

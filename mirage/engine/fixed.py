@@ -19,7 +19,8 @@ DRAFTERS = ("drafter", "speculator")
 
 
 def fixed_bytes(models: Iterable[torch.nn.Module], moving: set[int], *devices: str) -> int:
-    """Return the bytes on `devices` ("cpu", "cuda") of the storages of `models` that do not move.
+    """Return the bytes of those storages of `models` that do not move, and that are on one of
+    `devices` ("cpu", "cuda") or on the meta device.
 
     `moving` are the ids of the tensors that move.
     """

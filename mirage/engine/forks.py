@@ -7,7 +7,6 @@ environment, the folder and the files that it is given, and none of its parent's
 
 from __future__ import annotations
 
-import atexit
 import os
 import runpy
 import signal
@@ -15,7 +14,6 @@ import stat
 import sys
 import tempfile
 import time
-import traceback
 import warnings
 from collections.abc import Callable
 from multiprocessing import resource_tracker
@@ -25,6 +23,8 @@ from typing import Any
 
 import setproctitle
 from vllm.v1.engine import utils
+
+from mirage.processes.exits import end_as_program
 
 ROLE = "program"
 
@@ -36,12 +36,14 @@ class ForkedProgram:
 
 
 class ForkedCore(ForkProcess):
-    """Engine core, as a fork of its server without the server's sockets and signals."""
+    """EngineCore process of vLLM as a fork of its API server, without the server's open sockets and
+    its wakeup descriptor for signals."""
 
     def start(self) -> None:
-        """Start it with the server's resource tracker running, as a spawned core has it.
+        """Start the core, with the API server's resource tracker running, as for a core that vLLM
+        spawns.
 
-        A tracker of the core's own would be killed with the core, and shared memory would stay.
+        A tracker of the core's own would be killed with the core, and its shared memory would stay.
         """
         resource_tracker.ensure_running()
         super().start()
@@ -65,8 +67,8 @@ def fork_of_the_server() -> CoresAreForks:
 
 
 def begin_program(question: dict[str, Any]) -> int:
-    """Fork a program and return the number of its process. Its files are open then, so the caller
-    may close its own.
+    """Fork a program and return the number of its process. Its output files are opened before the
+    fork, so `OSError` is raised here if they cannot be.
 
     `question` has its `command` line as Python takes it, the `environment`, the `folder` to work
     in, the paths `out` and `err`, and `until`: the time in seconds of the monotonic clock up to
@@ -77,21 +79,10 @@ def begin_program(question: dict[str, Any]) -> int:
     paths = (os.devnull, question["out"], question["err"])
     modes = (os.O_RDONLY, *[os.O_WRONLY | os.O_CREAT | os.O_APPEND] * 2)
     files = [os.open(path, mode, 0o644) for path, mode in zip(paths, modes, strict=True)]
-    if child := os.fork():
-        return child
-    code = 1
-    try:
-        _become(question["command"], question["environment"], question["folder"], files)
-        code = 0
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else bool(end.code)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+    told = question["command"], question["environment"], question["folder"]
+    if not (child := os.fork()):
+        end_as_program(lambda: _become(*told, files))
+    return child
 
 
 def _become(command: list[str], environment: dict[str, str], folder: str, files: list[int]) -> None:
@@ -125,8 +116,9 @@ def _run(first: str, *words: str) -> None:
 
 
 def let_go(of: Callable[[int], bool], keep: int = -1) -> None:
-    """Give up open files whose modes `of` accepts, except `keep`. Their numbers stay in use,
-    because objects may still close them."""
+    """Close the open files whose modes `of` accepts, except standard input, output and error and
+    the descriptor `keep`. Their descriptors then refer to /dev/null, because objects may still
+    close them."""
     null = os.open(os.devnull, os.O_RDWR)
     for entry in Path("/proc/self/fd").iterdir():
         number = int(entry.name)

@@ -40,7 +40,8 @@ PR_SET_PDEATHSIG = 1
 
 
 def answer(listener: socket.socket, parent: int) -> None:
-    """Answer until killed, at the latest when process `parent` ends, which started this one."""
+    """Answer the questions of `ROLES` in forks until this process is killed, at the latest when
+    process `parent`, which started it, ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         return  # it ended before

@@ -32,12 +32,14 @@ EAGERLY = "no CUDA graphs, every step runs eagerly: %s"
 
 
 class MirageGPUWorker(ElasticWorker, Worker):
-    """Worker on an NVIDIA GPU. Steps are enqueued, so memory moves behind vLLM's own fence."""
+    """Worker on an NVIDIA GPU. Its steps are enqueued, so KV memory is unmapped only after the
+    outputs of all steps that may touch it."""
 
     proof_tokens = (TOKENS, MANY_TOKENS)
 
     def init_device(self) -> None:
-        """Initialise the device, and turn graphs off if necessary, before the model is loaded and
+        """Initialise the device. With policy mirage, turn graphs off if the settings forbid them or
+        if it is not known where vLLM chooses them. That is done before the model is loaded and
         perhaps wrapped for graphs."""
         super().init_device()
         eager, runner = self.model_config.enforce_eager, type(self.model_runner)
@@ -47,8 +49,8 @@ class MirageGPUWorker(ElasticWorker, Worker):
             self.compilation_config.cudagraph_mode = CUDAGraphMode.NONE
 
     def get_supported_kv_cache_layouts(self) -> list[str]:
-        """Return the KV cache layouts of the attention backends that `layouts_on_gpu` takes, best
-        first."""
+        """Return those KV cache layouts of the attention backends that `layouts_on_gpu` selects,
+        best first."""
         layouts: list[str] = super().get_supported_kv_cache_layouts()
         return layouts_on_gpu(layouts, elastic=self.mirage.settings.elastic)
 
@@ -60,7 +62,8 @@ class MirageGPUWorker(ElasticWorker, Worker):
             zero_tails(self.model_runner)
 
     def compile_or_warm_up_model(self, *args: Any, **kwargs: Any) -> Any:
-        """Capture graphs as vLLM does, with all layers resident; then gate their replays."""
+        """Capture graphs as vLLM does, with all layers resident. Afterwards graphs of whole steps
+        are replayed only while no parameter is away (`gate`)."""
         memory = self.mirage.memory
         moves = memory.streamer is not None
         if moves:

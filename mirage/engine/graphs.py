@@ -29,7 +29,8 @@ WRAPPERS = (CUDAGraphWrapper, BreakableCUDAGraphWrapper)
 
 
 def known(runner: type) -> bool:
-    """True if model runners of a class will choose their graphs where `gate` intercepts.
+    """True if methods of a class of model runners use an attribute at which `gate` intercepts the
+    choice of a graph (`DISPATCHER`, `MANAGER`). If not, no graph is captured.
 
     This is asked before a runner has loaded its model, so the names in the code of its methods
     decide.
@@ -42,10 +43,11 @@ def known(runner: type) -> bool:
 
 
 def gate(runner: Any, streaming: Callable[[], bool], pieces: bool) -> None:
-    """Let a model runner replay whole graphs only while `streaming` is false.
+    """Let a model runner replay graphs of whole steps only while `streaming` returns False.
 
-    Call it after the graphs are captured. With `pieces`, the runner may replay PIECEWISE graphs
-    meanwhile, if it has some. Raise `RuntimeError` if its graphs are not where they should be.
+    Call it after the graphs are captured. With `pieces`, the runner may replay PIECEWISE graphs, if
+    there are some, while `streaming` returns True. Raise `RuntimeError` if the runner's graphs are
+    not where they should be.
     """
     fitting = {CUDAGraphMode.NONE, CUDAGraphMode.PIECEWISE} if pieces else {CUDAGraphMode.NONE}
     has = _gate(runner, streaming, fitting)

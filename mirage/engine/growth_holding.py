@@ -1,6 +1,6 @@
 """Hold of a running request that lacks KV blocks, where vLLM would preempt a request.
 
-One `schedule()` of vLLM's calls this code three times, in this order:
+One `schedule()` of vLLM's calls this code at three points, in this order:
 
 1. For each running request it asks `KVCacheManager.allocate_slots` for blocks. None means that
    there are none; then `HoldingKVCacheManager` counts the missing blocks, and `StepHold` decides.
@@ -35,7 +35,7 @@ class HoldingKVCacheManager(KVCacheManager):
 
     @staticmethod
     def of(manager: Any, hold: StepHold) -> None:
-        """Turn vLLM's `manager` into one that reports to `hold`."""
+        """Turn vLLM's `manager` into one that reports missing KV blocks to `hold`."""
         manager.__class__ = HoldingKVCacheManager
         manager.hold = hold
 
@@ -52,8 +52,8 @@ class HoldingKVCacheManager(KVCacheManager):
 
         A waiting request that holds no blocks and finds none simply waits. A running one gets
         nothing while memory is recalled: vLLM then preempts the request of its own choice, and asks
-        again. If there are copies that hold blocks, they are waited for, and vLLM's allocation is
-        tried once more.
+        again. If blocks are being copied to the pool, the copies are waited for, and vLLM's
+        allocation is tried once more.
         """
         running = request.status == RequestStatus.RUNNING
         if running and self.hold.recalls():
@@ -79,10 +79,11 @@ class HoldingKVCacheManager(KVCacheManager):
         return blocks
 
     def _missing(self, request: Any, new_tokens: int, lookahead_tokens: int) -> int:
-        """Return the number of blocks that a running request lacks.
+        """Return the number of blocks that a request needs beyond the free ones; 0 or less if these
+        suffice.
 
-        It is vLLM's own count for a request that can find nothing more in the prefix cache. The
-        blocks that newcomers leave free are available to it.
+        The need is vLLM's own count for a request that can find nothing more in the prefix cache.
+        Free blocks include those that newcomers have to leave free.
         """
         most = self.max_model_len
         computed = min(request.num_computed_tokens, most)

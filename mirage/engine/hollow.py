@@ -42,9 +42,9 @@ def built(
     """Return the model of vLLM's configuration, with room for its adapters, and its draft model.
 
     `found` is called with the model as vLLM built it, before adapters change its modules. `device`
-    is one of `DEVICES`. Raise `NeedsNumbers` if the other device is needed; then call it in a new
-    process for that one. The layers of both models are noted in `config`, where vLLM looks for what
-    needs a KV cache.
+    is one of `DEVICES`. Raise `NeedsNumbers` if the model cannot be built on "meta"; then call it
+    in a new process for "cpu". The layers of both models are noted in `config`, where vLLM looks
+    for what needs a KV cache.
     """
     try:
         with set_default_torch_dtype(config.model_config.dtype), torch.device(device):
@@ -86,9 +86,10 @@ def _draft(config: Any, draft: Any, target: torch.nn.Module) -> torch.nn.Module:
 
 
 def _share(draft: torch.nn.Module, target: torch.nn.Module, names: Iterable[str]) -> None:
-    """Give a head of EAGLE's the embeddings of `target` that its own checkpoint lacks.
+    """Give a head of EAGLE's those of `target`'s embeddings and output head that its own checkpoint
+    lacks.
 
-    vLLM also shares embeddings that are present and equal, which only their values show.
+    vLLM also shares some that are present and equal, which only their values show.
     """
     for name in names:
         process_eagle_weight(draft, name)
@@ -101,7 +102,8 @@ def _share(draft: torch.nn.Module, target: torch.nn.Module, names: Iterable[str]
 
 
 def _embeddings(model: torch.nn.Module) -> Any:
-    """Return a model's embeddings under either name that vLLM's models use; None without."""
+    """Return a model's embeddings under either name that vLLM's models use; None if it has
+    neither."""
     inner = getattr(model, "model", None)
     return getattr(inner, "embed_tokens", getattr(inner, "embedding", None))
 

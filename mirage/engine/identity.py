@@ -11,14 +11,17 @@ from typing import Any
 import torch
 import vllm
 
+from mirage.engine.packed_linear import packs
+from mirage.processors import TILE_COLUMNS, TILE_ROWS
+
 
 def identity_of(vllm_config: Any) -> str | None:
-    """Return a hash of the files (device, inode, size, time of change) and of all settings that
-    process them.
+    """Return a hash of the files (device, inode, size, modification time) and of all settings
+    that process them.
 
-    The files are all those in the model's folder: weights, configuration, code. None if it is no
-    folder, or cannot be read. The environment is not part of it: engines of one server have the
-    same.
+    The files are all those directly in the model's folder, also by their names: weights,
+    configuration, code. None if it is no folder, or cannot be read. The environment is not part of
+    it: engines of one server have the same.
     """
     model, cache = vllm_config.model_config, vllm_config.cache_config
     if (files := _files(Path(model.model))) is None:
@@ -34,6 +37,7 @@ def identity_of(vllm_config: Any) -> str | None:
         "load": repr(vllm_config.load_config),
         "cache": str(cache.cache_dtype),
         "kernels": [repr(vllm_config.attention_config), repr(vllm_config.kernel_config)],
+        "packed": packs(TILE_ROWS, TILE_COLUMNS, model.dtype),  # a release before packed none
         "device": str(vllm_config.device_config.device),
         "lora": vllm_config.lora_config is not None,
         "modes": [str(vllm_config.compilation_config.mode), model.enforce_eager],

@@ -1,5 +1,5 @@
-"""Weights that outlive their engine: they are in the keeper's memory when it starts, or are put
-there.
+"""Weights that outlive their engine: they are in the keeper's memory when the engine starts, or are
+put there.
 
 vLLM builds its model as usual. If the keeper has its weights, no file is read: parameters get the
 values that they had after loading, vLLM processes them, and parameters of layers get their
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -51,18 +51,17 @@ class FilledMaster:
         self._derived: dict[str, str] = {}
 
     def load(self, model: torch.nn.Module, load: Callable[[], None]) -> None:
-        """Call `load`, and write down all tensors outside the layers. Raise `VmmError` only after
-        loading."""
+        """Call `load`, and copy the tensors of `_as_loaded` into the master. Raise `VmmError` only
+        after loading."""
         self._before = derived.seen(model)
         load()
         raw = _as_loaded(model, self._layers)
         self._raw, self._raw_end = master.packed(raw, 0)
         if not self._raw_end:
             return
-        file = HostFile.grown(self._fd, self._raw_end)
-        for name, place in self._raw.items():
-            master.view(file.address, place).copy_(raw[name])
-        file.close()
+        with closing(HostFile.grown(self._fd, self._raw_end)) as file:
+            for name, place in self._raw.items():
+                master.view(file.address, place).copy_(raw[name])
 
     def processed(self, model: torch.nn.Module) -> None:
         """Note the values that processing has produced."""
@@ -71,8 +70,9 @@ class FilledMaster:
         self._derived = derived.changed(self._before, after)
 
     def masters(self, driver: Driver, placed: Sequence[PlacedUnit]) -> tuple[HostFile, list[int]]:
-        """Write the layers to the master and seal it; return its file and the units' host
-        addresses. Raises `VmmError`."""
+        """Write the layers to the master, and let the keeper seal it; return its file and the
+        units' host addresses. If the keeper refuses it, the master lasts only as long as this
+        engine. Raises `VmmError` if memory cannot be had or copied."""
         units, end = master.unit_places([one.nbytes for one in placed], self._raw_end)
         moved = _offsets(placed, units)
         inside = {n: moved[id(p)] for n, p in self._named.items() if id(p) in moved}
@@ -80,34 +80,45 @@ class FilledMaster:
         places, end = master.packed(left, end)
         processed = {n: master.stored(self._named[n], at) for n, at in inside.items()} | places
         table = master.encoded(master.MasterTable(self._raw, processed, units, self._derived))
-        file = HostFile.grown(self._fd, end + len(table), node=driver.host_node)
-        both = list(zip(placed, units, strict=True))
-        out = [(file.address + unit.offset, one.home.address, one.nbytes) for one, unit in both]
-        copy_out(driver, out, locked=False)
-        for name, parameter in left.items():
-            master.view(file.address, places[name]).copy_(parameter)
-        file.tensor()[-len(table) :] = torch.frombuffer(bytearray(table), dtype=torch.uint8)
-        file.leave()
-        try:
-            self._filled()
-        except MasterRefused as error:
-            logger.warning(NOT_KEPT, error)
-        file.read()
+        with ExitStack() as undo:
+            file = HostFile.grown(self._fd, end + len(table), node=driver.host_node)
+            undo.callback(file.close)
+            both = list(zip(placed, units, strict=True))
+            out = [(file.address + unit.offset, one.home.address, one.nbytes) for one, unit in both]
+            copy_out(driver, out, locked=False)
+            for name, parameter in left.items():
+                master.view(file.address, places[name]).copy_(parameter)
+            file.tensor()[-len(table) :] = torch.frombuffer(bytearray(table), dtype=torch.uint8)
+            file.leave()
+            try:
+                self._filled()
+            except MasterRefused as error:
+                logger.warning(NOT_KEPT, error)
+            file.read()
+            undo.pop_all()
         return file, [file.address + unit.offset for unit in units]
+
+    def close(self) -> None:
+        """Do nothing: no file stays open between two calls."""
 
 
 class WholeMaster:
-    """Master that is complete. Raise `UnfitMaster` or `VmmError` if it cannot be read."""
+    """Complete master in the keeper, from which this engine takes its weights. The constructor
+    raises `UnfitMaster` or `VmmError` if it cannot be read."""
 
     def __init__(self, client: KeeperClient, layers: Sequence[torch.nn.Module]) -> None:
         self._layers, self._file = layers, HostFile(client.fd)
         try:
             self._table = master.decoded(self._file.tensor().numpy().data)
         except master.OddMaster as error:
+            self._file.close()
             raise UnfitMaster(str(error)) from None
 
     def load(self, model: torch.nn.Module, load: Callable[[], None]) -> None:
-        """Put the loaded values in place from the master; `load` is not called."""
+        """Copy values from the master into the model instead of calling `load`: the loaded ones of
+        `_as_loaded`, and the processed ones of the layers. A layer's parameter whose shape or dtype
+        changes by processing is cleared until `processed`. Raise `UnfitMaster` if the model has
+        other tensors than the master."""
         table, raw = self._table, _as_loaded(model, self._layers)
         if raw.keys() != table.raw.keys():
             raise UnfitMaster(_other("tensors", raw.keys() ^ table.raw.keys()))
@@ -124,7 +135,8 @@ class WholeMaster:
 
     def processed(self, model: torch.nn.Module) -> None:
         """Put the processed values of the layers in place from the master. Raise `UnfitMaster` if
-        others are needed."""
+        the layers need other tensors than the master has, or if the model's other values
+        (`derived.py`) then differ from those of the engine that filled it."""
         table, named = self._table, _inside(model, self._layers)
         wanted = {name for name, parameter in named.items() if parameter.numel()}
         if wanted != table.processed.keys():
@@ -137,8 +149,9 @@ class WholeMaster:
         self._named = named
 
     def masters(self, driver: Driver, placed: Sequence[PlacedUnit]) -> tuple[HostFile, list[int]]:
-        """Return its file and the units' host addresses. Raise `UnfitMaster` if the layers are
-        divided differently."""
+        """Return the file of this master, and the address in host memory of each unit. Raise
+        `UnfitMaster` if the layers are divided into other units, or their parameters lie at other
+        offsets."""
         units, table = self._table.units, self._table
         if [one.nbytes for one in placed] != [unit.nbytes for unit in units]:
             raise UnfitMaster("its layers are of another size")
@@ -147,6 +160,11 @@ class WholeMaster:
             if moved.get(id(parameter), -1) not in (-1, table.processed[name].offset):
                 raise UnfitMaster(f"{name} lies elsewhere")
         return self._file, [self._file.address + unit.offset for unit in units]
+
+    def close(self) -> None:
+        """Unmap the file, so that its memory is free once the keeper drops this master. Not to be
+        called after `masters` has returned it. Idempotent."""
+        self._file.close()
 
     def _copy(self, name: str, place: master.StoredTensor, tensor: torch.Tensor) -> None:
         if not master.fits(place, tensor):
@@ -165,15 +183,19 @@ class Keeping:
         self._client: KeeperClient | None = None
         self._master: FilledMaster | WholeMaster | None = None
         self._file: HostFile | None = None
+        self._model: torch.nn.Module | None = None
+        """Model whose weights are kept; None before it is loaded."""
 
     @property
     def whole(self) -> bool:
-        """True if the keeper has complete masters of the layers."""
+        """True if the keeper has a complete master, from which this engine takes its weights; False
+        again after `masters`."""
         return isinstance(self._master, WholeMaster)
 
     @contextmanager
     def loading(self, vllm_config: Any) -> Iterator[None]:
-        """Context around the load of the model, whose drafter may be loaded after it.
+        """Context in which vLLM loads the model: the first one that it loads takes its weights from
+        the keeper's master or fills one; a drafter, loaded after it, is read from its own files.
 
         Raise `UnfitMaster` if the kept weights were not the needed ones: then call `gives_up`, and
         load anew.
@@ -203,36 +225,49 @@ class Keeping:
             loader.load_weights, base_loader.process_weights_after_loading = load, process
 
     def masters(self, driver: Driver, placed: Sequence[PlacedUnit]) -> Sequence[int] | None:
-        """Return the host addresses of the masters of the placed units, page-locked.
+        """Return the host addresses of the masters of the placed units, page-locked. From then on
+        this engine brings them to each keeper that replaces the present one.
 
-        None if there is no usable master.
+        None if there is no master, or, with a warning, if it cannot be used.
         """
         if self._master is None:
             return None
         try:
-            self._file, addresses = self._master.masters(driver, placed)
-            end = addresses[-1] + placed[-1].nbytes
-            driver.pin(addresses[0], end - addresses[0], read_only=True)
-        except (VmmError, OSError, UnfitMaster) as error:
+            file, addresses = self._master.masters(driver, placed)
+        except UnfitMaster as error:
+            logger.warning(NOT_KEPT, error)
+            self._refuse(str(error))
+            return None
+        except (VmmError, OSError) as error:
             logger.warning(NOT_KEPT, error)
             self.close()
-            if self._file is not None:
-                self._file.close()
             return None
-        finally:
-            self._master = None
+        self._master = None
+        end = addresses[-1] + placed[-1].nbytes
+        try:
+            driver.pin(addresses[0], end - addresses[0], read_only=True)
+        except (VmmError, OSError) as error:
+            logger.warning(NOT_KEPT, error)
+            self.close()
+            file.close()
+            return None
+        self._file = file
         if self._client is not None:
             self._client.outlive()
         return addresses
 
     def gives_up(self, error: UnfitMaster) -> None:
-        """Tell the keeper not to offer these weights any more."""
+        """Tell the keeper not to offer these weights to any engine, and leave it. `error` is the
+        reason."""
         logger.warning(UNFIT, error)
         self._refuse(str(error))
 
     def close(self) -> None:
-        """Release the master. A second call does nothing."""
-        self._master = None
+        """End the connection to the keeper, which from then on does not count this engine as a user
+        of the master. A master that is not used is unmapped. A second call does nothing."""
+        if self._master is not None:
+            self._master.close()
+            self._master = None
         if self._client is not None:
             self._client.close()
             self._client = None
@@ -255,6 +290,7 @@ class Keeping:
         logger.info("weights %s", "are in host memory" if self._client.whole else "are loaded")
 
     def _load(self, model: torch.nn.Module, load: Callable[[], None]) -> None:
+        self._model = model
         if (client := self._client) is None:
             load()
             return
@@ -266,9 +302,8 @@ class Keeping:
             loaded.append(True)
 
         try:
-            made = kind(client, self._parameters.layers)
+            self._master = made = kind(client, self._parameters.layers)
             made.load(model, once)
-            self._master = made
         except (VmmError, OSError) as error:
             logger.warning(NOT_KEPT, error)
             self.close()
@@ -277,7 +312,7 @@ class Keeping:
 
     def _process(self, model: torch.nn.Module, process: Callable[[], None]) -> None:
         made = self._master
-        if made is None or self._client is None:
+        if made is None or self._client is None or model is not self._model:
             process()
             return
         try:

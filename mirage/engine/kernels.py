@@ -15,7 +15,7 @@ from vllm.platforms import current_platform
 SCAN = "selective_scan_fwd"
 FOUR_BITS = "cpu_gemm_wna16"
 QUANTISE = "static_scaled_fp8_quant"
-"""Kernel that builds without support register without arguments."""
+"""Kernel that a build of vLLM registers without arguments if it does not support it."""
 
 
 def missing(model: torch.nn.Module) -> str | None:
@@ -65,8 +65,9 @@ def _takes_arguments(operator: str) -> bool:
 
 
 def _quantises_inputs(part: Any) -> bool:
-    """True if it quantises its inputs to eight bits; kernels for AMX have the function and do not
-    use it."""
+    """True if a part of a model quantises its inputs to eight bits. Kernels for AMX have the
+    function and do not use it.
+    """
     return hasattr(part, "quant_fp8") and getattr(part, "apply_input_quant", True)
 
 

@@ -17,23 +17,25 @@ from mirage.engine.queues import EngineQueues
 from mirage.engine.step_counts import StepCounts
 from mirage.engine.tiers.scheduling import SchedulerTiers
 from mirage.engine.turn import EngineTurn
-from mirage.geometry import asleep_bytes, footprint
+from mirage.geometry import asleep_bytes, footprint, gained_extents
 from mirage.protocol import Allotment, ModelShape
 from mirage.units import ceil_div
 
 
 class KVExtents(NamedTuple):
-    """KV extents of an engine."""
+    """Numbers of an engine's KV extents and blocks."""
 
     backed: int
     used: int
-    """Extents with at least one block of a request."""
+    """Extents with at least one block of a request, and, if there are any, that of vLLM's null
+    block."""
     usable_blocks: int
     """Blocks that requests may be given, vLLM's null block included."""
 
 
 class BookedMemory(NamedTuple):
-    """Device memory of an engine by its books."""
+    """Device memory of an engine by its books: bytes, layers given away, slots, and experts of each
+    layer given away."""
 
     held_bytes: int
     layers_remapped: int
@@ -49,14 +51,15 @@ class KVMemory:
     asleep = False
     """True if the engine was told to sleep, and holds only memory that it cannot give."""
     fills = False
-    """True if the engine woke, and another pass would bring more of its memory at once."""
+    """True if the engine woke, and another round would bring more of its memory immediately."""
 
     def __init__(self, pool: Any, shape: ModelShape) -> None:
         """Initialise; `pool` is vLLM's block pool."""
         self._pool, self._shape = pool, shape
 
     def extents(self) -> KVExtents:
-        """Return the extents, counted as if blocks were given in order."""
+        """Return the numbers of extents and blocks. All extents have memory; used ones are counted
+        as if blocks were given in order."""
         blocks = self._pool.num_gpu_blocks
         used = blocks - self._pool.get_num_free_blocks()
         per_extent = self._shape.extent_blocks
@@ -80,29 +83,32 @@ class KVMemory:
         return Cached()
 
     def aim(self, allotment: Allotment) -> bool:
-        """Adopt an allotment; False if it is not newer than the present one."""
+        """Return False, since an allotment changes nothing here. A subclass adopts it, and returns
+        True if it is newer than the present one."""
         return False
 
     def recalls(self) -> bool:
-        """True if a running request must be preempted although blocks are free.
+        """Return False. A subclass returns True if a running request must be preempted although
+        blocks are free.
 
-        That is so after a recall: the allotment is smaller than the memory of running requests.
-        """
+        That is so after a recall: the allotment is smaller than the memory of running requests."""
         return False
 
     def spill(self) -> None:
-        """Let suspended requests give up the KV that the end of the turn asked for."""
+        """Do nothing. A subclass lets suspended requests give up the KV that the end of the turn
+        asked for."""
 
     def reconcile(self) -> bool:
-        """Move memory towards the allotment; True if any moved."""
+        """Return False, since no memory moves. A subclass moves memory towards the allotment, and
+        returns True if any moved."""
         return False
 
     def leave_free(self) -> None:
-        """Tell vLLM the number of blocks that a newly admitted request leaves free for running
-        ones."""
+        """Do nothing. A subclass tells vLLM the number of blocks that a newly admitted request
+        leaves free for running ones."""
 
     def preempted(self, request: Any) -> None:
-        """Note a request that is about to lose its blocks."""
+        """Do nothing. A subclass notes a request that is about to lose its blocks."""
 
 
 class ElasticKVMemory(KVMemory):
@@ -143,12 +149,14 @@ class ElasticKVMemory(KVMemory):
     # -- what there is, and what is wanted ------------------------------------------------
 
     def extents(self) -> KVExtents:
-        """Return the extents that have memory."""
+        """Return the numbers of extents that have memory and of those in use, and of usable
+        blocks."""
         book = self.blocks.book
         return KVExtents(book.backed_extents(), book.busy_extents(), book.usable_blocks)
 
     def booked(self) -> BookedMemory:
-        """Return the memory as the worker answered its last orders."""
+        """Return the device memory by the books: bytes as of the worker's last answer; layers,
+        slots and experts as if the worker had already carried out all orders to it."""
         books = self.reconciler.books
         return BookedMemory(
             self.reconciler.held_bytes, books.layers_remapped, books.stream_slots, books.experts
@@ -163,7 +171,8 @@ class ElasticKVMemory(KVMemory):
         return self._wants.demand(used, queues.running, starting)
 
     def cached(self) -> Cached:
-        """Return the cached prefixes that no request uses."""
+        """Return the number of cached blocks that no request uses now, the number that requests
+        reused since the engine started, and True if there is a tier below."""
         blocks = self.blocks
         return Cached(blocks.idle_cached_blocks(), blocks.blocks_again, self._tiers.there)
 
@@ -181,7 +190,8 @@ class ElasticKVMemory(KVMemory):
     # -- moves ----------------------------------------------------------------------------
 
     def aim(self, allotment: Allotment) -> bool:
-        """Adopt a newer allotment, and move what can be moved at once; False if it is not newer."""
+        """Adopt an allotment and make one round towards it; False, without a round, if it is not
+        newer than the present one."""
         newer = self.reconciler.aim(allotment)
         self._turn.rest(self.reconciler.rests)
         self.fills = self.reconciler.wakes
@@ -195,7 +205,7 @@ class ElasticKVMemory(KVMemory):
         return not self._tiers.copied() or self.reconciler.recalls(self._queues.running)
 
     def reconcile(self) -> bool:
-        """Make one pass towards the allotment, unless it is reached; True if anything moved."""
+        """Make one round towards the allotment, unless it is reached; True if anything moved."""
         if self.reconciler.reconciled:
             return False
         moved = self.reconciler.reconcile()
@@ -204,8 +214,8 @@ class ElasticKVMemory(KVMemory):
         return moved
 
     def leave_free(self) -> None:
-        """Tell vLLM to leave free the blocks that `EngineSettings.kept` asks for, and those closed
-        to waiting requests."""
+        """Set vLLM's watermark: the blocks that a newly admitted request leaves free for running
+        ones (`Wants.left_free`). Do nothing if `EngineSettings.kept` is "nothing"."""
         if self._keeps:
             reconciler, queues = self.reconciler, self._queues
             self._manager.watermark_blocks = self._wants.left_free(
@@ -214,6 +224,7 @@ class ElasticKVMemory(KVMemory):
                 reconciler.open_extents,
                 self.demand,
                 lent=reconciler.lent,
+                lent_extents=gained_extents(self._shape, reconciler.books.layers_remapped),
                 answered=self._counts.answered(queues.begun),
             )
 
@@ -223,8 +234,8 @@ class ElasticKVMemory(KVMemory):
         return not resting and not self._queues.idle and self._turn.may_step
 
     def _may_demote(self) -> bool:
-        """False between schedule() and its step, when blocks do not yet hold the content that they
-        are named by."""
+        """True if extents may retire. With a tier below, it is False between schedule() and its
+        step, because blocks do not yet hold the content that they are named by."""
         return not self._tiers.there or not self._worker.planned
 
     def _demote(self, extents: list[int]) -> None:
@@ -247,7 +258,7 @@ class ElasticKVMemory(KVMemory):
         return self.blocks.book.usable_blocks - int(self.blocks.num_free_blocks)
 
     def give_up_newest(self) -> bool:
-        """Preempt the newest request: see `Suspended`."""
+        """Preempt the newest request; False if there is none: see `Suspended`."""
         return self._queues.give_up_newest()
 
     def preempted(self, request: Any) -> None:

@@ -64,7 +64,8 @@ def block_geometry(config: Any) -> tuple[int, int]:
 
 
 def counted_extent(config: Any, page_bytes: int) -> tuple[int, int]:
-    """Return the blocks and bytes of the fewest whole blocks, over all layers, that fill pages."""
+    """Return the number and bytes of the fewest KV blocks that fill whole pages, if a block's parts
+    in all layers are counted as one piece."""
     whole, _ = block_geometry(config)
     blocks = extent_blocks(whole, page_bytes)
     return blocks, blocks * whole

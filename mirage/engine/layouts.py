@@ -15,7 +15,7 @@ def elastic_layouts(
     declared: Sequence[str], kinds: Sequence[Sequence[str]] = (BLOCK_OUTERMOST, LAYER_OUTERMOST)
 ) -> list[str]:
     """Return the layouts that can grow, of those that the attention backends declare, best first.
-    They are all of one of `kinds`, the first of which a backend declares any.
+    They are all of one kind: the first of `kinds` of which the backends declare a layout.
 
     Raise `RuntimeError` if there is none.
     """
@@ -49,6 +49,7 @@ def layouts_on_cpu(declared: Sequence[str], *, mla: bool) -> list[str]:
     """Return the layouts for a CPU, whose attention kernels read blocks through strides.
 
     The backends declare fewer layouts than they can read. Those of latent attention (`mla`) view
-    the cache of a layer as one array of tokens, so its blocks must be contiguous.
+    the cache of a layer as one array of tokens, so its blocks must be contiguous; then
+    `RuntimeError` is raised if the backends declare no such layout.
     """
     return elastic_layouts(declared, (LAYER_OUTERMOST,)) if mla else [BLOCK_OUTERMOST[0]]

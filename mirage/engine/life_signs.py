@@ -15,14 +15,14 @@ from mirage.protocol import Pulse
 
 
 class LifeSigns:
-    """Count of the passes of vLLM's loop over the scheduler, and the pulse that reports it."""
+    """Count of the calls of vLLM's scheduler, and the pulse that reports it."""
 
     def __init__(self, mailbox: Mailbox, requests: Callable[[], tuple[int, int]]) -> None:
         """Initialise; `requests` returns the number of running and of waiting requests."""
         self._mailbox, self._requests = mailbox, requests
-        self.passes = self._passes_told = 0
+        self.calls = self._calls_told = 0
         self.begins_alone = False
-        """True while the only request is the engine's own first step."""
+        """True while the only requests are those of the engine's own first step."""
 
     def pulse(self) -> Pulse:
         """Return the next pulse.
@@ -31,9 +31,9 @@ class LifeSigns:
         request.
         """
         requests = sum(self._requests()) or int(self._mailbox.is_held)
-        if self.begins_alone and not self.passes:
+        if self.begins_alone and not self.calls:
             requests = 0  # vLLM's loop has not begun
-        long = requests > 0 and self.passes == self._passes_told
-        self._passes_told = self.passes
+        long = requests > 0 and self.calls == self._calls_told
+        self._calls_told = self.calls
         children_s = descendants.cpu_seconds(os.getpid()) if long else 0.0
-        return Pulse(self.passes, requests, time.process_time(), children_s)
+        return Pulse(self.calls, requests, time.process_time(), children_s)

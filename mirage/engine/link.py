@@ -1,4 +1,4 @@
-"""Speed of the link between host memory and the device, where no layer is loaded over it."""
+"""Speed of the link between host memory and the device, for engines that load no layer over it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def load_s(driver: Driver, pool: PagePool, nbytes: int, rounds: int = 3) -> floa
     measured.
 
     It is the least of `rounds` copies, because engines that start at the same time can only make it
-    longer. It uses pages that the pool's grant leaves, and gives them back.
+    longer. At most `LARGEST` bytes are copied, and the seconds scaled to `nbytes`. The copies use
+    pages that the pool's grant leaves, and give them back.
     """
     page = driver.page_bytes
     pages = min(min(nbytes, LARGEST) // page, pool.available)

@@ -37,8 +37,8 @@ class Mailbox:
         self._read = reader
 
     def post(self, message: ToEngine) -> None:
-        """Post a message, from the reader thread. It is handled here and now unless the engine is
-        busy."""
+        """Post a message, from the reader thread. This thread handles it now, unless another one
+        holds the engine."""
         self._messages.append(message)
         # Not taken: then the holder is inside `hold` and looks again after letting go.
         while self._messages and self._engine.acquire(blocking=False):
@@ -50,7 +50,8 @@ class Mailbox:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Context in which the engine is busy. Messages are handled on entry and after leaving."""
+        """Context in which this thread holds the engine: it waits on entry until no other thread
+        does. Posted messages are handled on entry and after leaving."""
         self._wanted = True
         with self._engine:
             self._wanted = False
@@ -83,7 +84,7 @@ class Mailbox:
     def wait(self, seconds: float) -> None:
         """Release the engine, inside `hold`, until a message was handled, at most for `seconds`.
 
-        A message that was posted while the engine was busy is handled at once, without waiting.
+        A message that was posted while the engine was busy is handled immediately.
         """
         if not self._drain():
             self._engine.wait(seconds)

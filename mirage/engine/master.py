@@ -67,8 +67,9 @@ def stored(tensor: torch.Tensor, offset: int) -> StoredTensor:
 
 
 def packed(tensors: Mapping[str, torch.Tensor], offset: int) -> tuple[dict[str, StoredTensor], int]:
-    """Return places for tensors one after another from `offset` on, each without gaps, and the end
-    of the last."""
+    """Return places for tensors one after another from byte `offset` on, and the offset behind the
+    last. Each tensor is contiguous (row-major); each offset after the first is a multiple of
+    `ALIGN`."""
     places = {}
     for name, tensor in tensors.items():
         places[name] = StoredTensor(
@@ -79,7 +80,8 @@ def packed(tensors: Mapping[str, torch.Tensor], offset: int) -> tuple[dict[str, 
 
 
 def unit_places(sizes: Iterable[int], offset: int) -> tuple[list[StoredUnit], int]:
-    """Return places for units one after another from `offset` on, and the end of the last."""
+    """Return places for units of `sizes` bytes one after another from byte `offset` on, and the
+    offset behind the last; each offset after the first is a multiple of `ALIGN`."""
     units = []
     for nbytes in sizes:
         units.append(StoredUnit(offset, nbytes))
@@ -88,7 +90,8 @@ def unit_places(sizes: Iterable[int], offset: int) -> tuple[list[StoredUnit], in
 
 
 def view(address: int, place: StoredTensor) -> torch.Tensor:
-    """Return the tensor in a master that is mapped at `address`. It must not be written to."""
+    """Return the tensor at `place` in a master that is mapped at `address`, without a copy. It may
+    be written to only while the master is being filled."""
     import torch
 
     dtype = getattr(torch, place.dtype)
@@ -122,7 +125,7 @@ def decoded(memory: memoryview) -> MasterTable:
 
 
 def _dense(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Return strides without gaps, in the order of the dimensions."""
+    """Return the strides in elements that the tensor would have if it were contiguous."""
     strides, step = [], 1
     for size in reversed(tensor.shape):
         strides.append(step)

@@ -32,18 +32,19 @@ MISSING = "granted and not free yet: %s"
 
 
 class MeasuredSteps(NamedTuple):
-    """Counts and times of a worker."""
+    """Counts and times of a worker's steps since the engine started."""
 
     bytes_streamed: int
     stall_s: float
-    """Seconds that steps waited for streamed layers."""
+    """Seconds that steps waited for layers and experts to be loaded."""
     experts: dict[str, int]
     """The fields of `Counters` that count experts."""
     times: LayerTimes
 
 
 class MemoryWorker:
-    """Memory and times of one engine; `mirage.control.engine.orders.Hands` of its scheduler."""
+    """Memory and times of one engine. It carries out the orders of the engine's scheduler
+    (`mirage.control.engine.orders.Hands`)."""
 
     def __init__(
         self, memory: DeviceMemory, clock: Callable[[], float] = time.perf_counter
@@ -62,21 +63,22 @@ class MemoryWorker:
     # -- facts --------------------------------------------------------------------------
 
     def shape(self, kv_cache_config: Any, groups: KVGroups) -> ModelShape:
-        """Return the shape for the control server; call it once the KV buffer is made."""
+        """Return the sizes of this engine's memory for the control server; call it once the KV
+        buffer is made."""
         return model_shape(self.memory, kv_cache_config, groups)
 
     def memory_info(self) -> tuple[int, int]:
-        """Return the free and total bytes of the device, other processes included; 0 and 0 on a
-        host."""
+        """Return the free and total bytes of the device, where memory of other processes counts as
+        used; 0 and 0 if the device is host memory."""
         return self.memory.backend.memory_info()
 
     def times_steps(self, of_requests: bool) -> None:
-        """Set if steps from now on are those of requests (`of_requests`); only these count for
-        times."""
+        """Set whether steps from now on are those of requests (`of_requests`): only the times of
+        these are measured."""
         self.times.warm = of_requests
 
     def measured(self) -> MeasuredSteps:
-        """Return the counts and times so far."""
+        """Return the counts and times of all steps so far."""
         memory, times = self.memory, self.times
         streamed = memory.streamer.bytes_streamed if memory.streamer else 0
         stall_s = memory.compute.stall_s
@@ -85,8 +87,10 @@ class MemoryWorker:
     # -- orders -------------------------------------------------------------------------
 
     def obey(self, orders: MemoryOrders) -> MemoryAnswer:
-        """Carry the orders out, between steps. Epoch 0 restarts the numbering, and moves
-        nothing."""
+        """Carry the orders out, between steps, and return what is held afterwards. Epoch 0 restarts
+        the numbering, and moves nothing. Other orders are carried out only if their epoch is one
+        more than that of the last ones; else the answer has `NotTheNext`. An error is part of the
+        answer; after a failed order none is carried out any more."""
         done: list[Done] = []
         if orders.epoch == 0:
             self._epoch = 0
@@ -153,7 +157,8 @@ class MemoryWorker:
         return int(error is None)
 
     def _refusal(self, wanted: SetParameters) -> OutOfMemory | None:
-        """Return the device's refusal of granted memory; None once the parameters have moved."""
+        """Move layers and experts as `wanted`. Return the error if the device lacks memory that is
+        granted; None once they have moved."""
         try:
             self.memory.move_layers(wanted.layers_remapped, wanted.stream_slots, wanted.experts)
         except OutOfMemory as error:
@@ -163,8 +168,8 @@ class MemoryWorker:
         return None
 
     def _map(self, extents: list[int], *, insists: bool) -> int:
-        """Map the first of these extents that the device has memory for; return their number. With
-        `insists`, torch's cache is emptied and the rest tried again."""
+        """Map the first of these extents, as many as the device has memory for, and return their
+        number. With `insists`, torch's cache is emptied and the rest tried again."""
         mapped = self._mapped(extents)
         if mapped < len(extents) and insists:
             logger.warning(MISSING, f"{mapped} of {len(extents)} KV extents could be had")
@@ -173,8 +178,8 @@ class MemoryWorker:
         return mapped
 
     def _mapped(self, extents: list[int]) -> int:
-        """Map the first of these extents that can be mapped; return their number, 0 if the device
-        runs out of memory."""
+        """Map the first of these extents, as many as the device has memory for, and return their
+        number; 0 if mapping them runs out of memory."""
         try:
             return len(self.memory.map_extents(extents))
         except OutOfMemory as error:

@@ -2,6 +2,7 @@
 
 vLLM names such a block by its ids and embedding rows. A token has a row of zeros, and an embedding
 has id 0: so a token of id 0 and an embedding of zeros get the same name, though their KV differs.
+Here a name also depends on which positions are tokens.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Functions of vLLM that are in another place, or take more arguments, in its next version."""
+"""Functions of vLLM whose place or arguments differ between 0.32 and later versions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def check_parsers(args: argparse.Namespace) -> None:
 
 
 def kv_cache_config(config: Any, specs: dict[str, Any], nbytes: int) -> Any:
-    """Return vLLM's plan of a KV cache of `nbytes` bytes for one worker with these `specs`."""
+    """Return vLLM's KVCacheConfig for a KV cache of `nbytes` bytes in one worker; `specs` are the
+    KV cache specs of layers, by name."""
     try:
         from vllm.v1.core.kv_cache_planning import get_global_kv_cache_groups, get_kv_cache_configs
     except ImportError:  # 0.32

@@ -51,10 +51,11 @@ class HollowError(RuntimeError):
 
 
 class PlacedLayers:
-    """Decoder layers; with `place`, in fixed ranges from which they can stream.
+    """Decoder layers of one engine. `place` moves them to fixed address ranges, so that they can
+    stream.
 
-    Without `place` they only keep plain weights on a CPU, so that all policies run the same
-    kernels.
+    If `place` is not called, the layers only keep their weights from oneDNN on a CPU, so that all
+    policies run the same kernels.
     """
 
     def __init__(
@@ -69,14 +70,16 @@ class PlacedLayers:
         self.experts_stay = experts_stay
         self._split = split
         self.experts: list[ExpertLayer] = []
-        """Experts of each layer that has some, if they can be given away; else empty."""
+        """Experts of each layer that has some, if they are of a kind that can be given away, though
+        `experts_stay` may forbid it; else empty."""
         self.layers: list[torch.nn.Module] = []
         self.stays: str | None = None if moves else "max_percent is 0"
         """Reason why the layers stay where vLLM put them; None if they move."""
         self.pieces: GraphPieces | None = None
         """Pieces that stream instead of whole layers, if steps run in pieces; else None."""
         self.units: list[Unit] = []
-        """Moving storages of each layer, in the order in which they are needed."""
+        """Storages that move, for each unit (a layer, or a piece), in the order in which steps need
+        the units."""
         self.masters: list[HostBuffer] = []
         self.left: list[torch.Tensor] = []
         """Old places of small parameters, poisoned."""
@@ -87,7 +90,9 @@ class PlacedLayers:
     # -- finding ------------------------------------------------------------------------
 
     def found(self, model: torch.nn.Module) -> None:
-        """Note that vLLM has built `model`, and will load its weights next."""
+        """Find the layers of `model`, which vLLM has built and will load weights into next, and the
+        reason if they must stay. Otherwise, on a CPU, their linear layers are kept from oneDNN
+        (`stack.keep_weights`)."""
         self._built = True
         self.layers = stack.find(model)
         why = stack.why_stays(self.layers, model)
@@ -97,10 +102,10 @@ class PlacedLayers:
         if why is None:
             # Also where the policy moves none: on a CPU, policies would else differ by kernels, in
             # the time of a step and in what it rounds.
-            stack.keep_plain_weights(self.layers)
+            stack.keep_weights(self.layers)
 
     def loaded(self, model: torch.nn.Module) -> None:
-        """Note that the weights are loaded, and find what of them can move."""
+        """Note that the weights are loaded, and find the parameters and experts that can move."""
         if not self._built:
             self.stays = self.stays or "vLLM built it in a way that is not known here"
             self.found(model)
@@ -145,7 +150,7 @@ class PlacedLayers:
             return None
 
     def hidden(self) -> str | None:
-        """Return the reason why the content of the layers cannot be read; None if their parameters
+        """Return the reason why the weights of the layers cannot be read; None if their parameters
         can be read."""
         if not self.layers:
             return "its layers are not known"
@@ -153,7 +158,7 @@ class PlacedLayers:
         return stack.GONE.format(name) if name else None
 
     def in_pieces(self, pieces: GraphPieces) -> None:
-        """Let pieces move instead of layers. Raise `UnknownPieces` if two need parts of one
+        """Let pieces move instead of layers. Raise `UnknownPieces` if two pieces need parts of one
         storage.
 
         Experts that are in another piece than their layer's are treated as if there were none.
@@ -181,8 +186,8 @@ class PlacedLayers:
     def layer_bytes(self, page_bytes: int) -> int:
         """Return the page-rounded size in bytes of the largest layer, the unit that moves.
 
-        Layers that stay count as vLLM built them, since a kernel may have packed their weights
-        away.
+        If the layers stay, this is at least the size of the largest layer as vLLM built it, before
+        its weights were loaded: a kernel may have packed the weights into memory of its own since.
         """
         largest = max((placements_of(unit)[1] for unit in self.units), default=0)
         if self.stays is not None:
@@ -202,8 +207,8 @@ class PlacedLayers:
         """Move all layers into reserved ranges and hook their forward functions.
 
         `chunk_bytes` is the size of the parts in which a layer is copied, None for whole layers.
-        `masters` may return existing masters. Raises `vmm` errors if the grant does not hold the
-        layers.
+        `masters` may return existing masters. Raises `VmmError` if the grant or the device has no
+        room for the layers, or host memory for masters cannot be had or locked.
         """
         driver = backend.driver
         frame = self.layer_bytes(driver.page_bytes)
@@ -333,7 +338,8 @@ def _ordered(
 
 
 def _lock(driver: Driver, address: int, nbytes: int) -> None:
-    """Lock a master's memory. Raise `DeviceError`, which says how to serve without that."""
+    """Lock a master's memory. If that is refused, raise `DeviceError`, which says how to serve
+    without it."""
     try:
         driver.pin(address, nbytes)
     except DeviceError as error:

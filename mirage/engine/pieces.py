@@ -45,8 +45,9 @@ class GraphPieces:
 
 
 def _between(attend: Forward, streamer: LayerStreamer, index: int) -> Forward:
-    """Return attention `index` with hooks: the piece before it has been issued, the piece after it
-    waits for its parameters."""
+    """Return the forward function of attention `index` with two hooks. Before it the streamer hears
+    that the piece which ends there has been issued; after it the next piece's parameters are
+    awaited."""
     before = (index - 1) % len(streamer.layers)
 
     def attending(*args: Any, **kwargs: Any) -> Any:
@@ -66,9 +67,9 @@ def watched(
     """Run `step`, which computes the model once or more, and return the parameters that each piece
     needs.
 
-    Only parameters whose ids are in `moving` count; None: all. Raise `UnknownPieces` for a model
-    with another number of attentions than layers, or with a parameter that several pieces need, or
-    that is in no module whose forward was called.
+    Only parameters whose ids are in `moving` count; None: all. Raise `UnknownPieces` if a layer has
+    not exactly one attention, if attentions are not called in the order of the layers, or if a
+    parameter is needed by several pieces or is in no module whose forward was called.
     """
     attentions = [_attention(index, layer) for index, layer in enumerate(layers)]
     watch = _Watch(len(layers))
@@ -109,7 +110,8 @@ class _Watch:
 
     @contextmanager
     def attention(self, attention: Any, index: int) -> Iterator[None]:
-        """Context in which piece `index` begins when `attention` is called."""
+        """Context in which piece `index` begins when `attention` is called. A call out of order
+        raises `UnknownPieces`."""
         forward = attention.forward
 
         def counting(*args: Any, **kwargs: Any) -> Any:

@@ -45,8 +45,8 @@ class Placement:
 
     @property
     def offsets(self) -> dict[int, int]:
-        """Return the first byte of each tensor in the range, by its id. Call it before the tensors
-        move."""
+        """First byte of each tensor in the range, by the tensor's id. It is right only until the
+        tensors move."""
         seen = (tensor for tensor in self.tensors if tensor.numel())
         return {id(t): self.offset + _span(t)[0] - self.start for t in seen}
 

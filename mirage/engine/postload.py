@@ -15,7 +15,7 @@ from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbeddingBase
 from mirage.engine import packing
 
 CONVOLUTION = 3
-"""Dimensions of a convolution's weight, which vLLM keeps in a linear layer."""
+"""Number of dimensions of a convolution's weight, which vLLM keeps in a linear layer."""
 
 
 ZEROS = ("q_zero_point", "k_zero_point", "v_zero_point")

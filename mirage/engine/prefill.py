@@ -21,8 +21,8 @@ def starting(output: Any) -> Iterator[tuple[str, int]]:
 
 
 def computed(output: Any, requests: Mapping[str, Any]) -> int:
-    """Return the number of tokens of prompts, and of answers that a preempted request computes
-    again.
+    """Return the number of prompt tokens that the step computes, and of tokens of answers that a
+    preempted request computes again.
 
     A request that only continues has one token in a step, and its drafts.
     """

@@ -4,17 +4,19 @@ be.
     python -m mirage.engine.probe DESCRIPTOR
 
 Questions come as `mirage.processes.answering` defines them, in role `probe`: `{"tenant": name,
-"elastic": bool, "argv": [...]}` with the command line of the tenant's server. The answer is
-`{"tenant": name}` with either `facts` or `refused`, a line for the user. vLLM parses the arguments,
-makes its configuration, builds the model without memory (on torch's meta device) and groups its KV
-cache, as it does in the engine. Nothing is loaded, no device memory is taken.
+"elastic": bool, "argv": [...], "given": {...}, "defaults": {...}}` with the command line of the
+tenant's server and, as the configuration has them, its arguments of vLLM and its values for keys
+that requests leave out; these two may be absent. The answer is `{"tenant": name}` with either
+`facts` or `refused`, a line for the user. vLLM parses the arguments, makes its configuration,
+builds the model without memory (on torch's meta device) and groups its KV cache, as it does in the
+engine. Nothing is loaded, no device memory is taken.
 
 vLLM is imported once; then each question is answered in a fork, since much in vLLM is global.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -46,6 +48,7 @@ from mirage.engine import (
     kernels,
     moved,
     postload,
+    request_defaults,
     stack,
     tokens,
 )
@@ -59,7 +62,7 @@ from mirage.problems import one_line
 from mirage.processes import answering
 
 ENOUGH_BYTES = 1 << 50
-"""Bytes of KV memory that are assumed, ample for any model: `mirage.serve.fit` checks the
+"""Bytes of KV memory that are assumed, ample for any model: `mirage.serve.fit.fit` checks the
 shares."""
 GENERATION = "generation_config.json"
 LIMIT_S = 120.0
@@ -81,7 +84,7 @@ def answer(question: dict[str, Any], device: str) -> dict[str, Any]:
     Raises nothing that a model or an argument can cause.
     """
     try:
-        facts = ask(question["argv"], device, elastic=question["elastic"])
+        facts = ask(question, device)
     except hollow.NeedsNumbers:
         return {}
     except (TenantRefused, ArgumentRefused) as error:
@@ -92,10 +95,14 @@ def answer(question: dict[str, Any], device: str) -> dict[str, Any]:
     return {"tenant": question["tenant"], "facts": msgspec.to_builtins(facts)}
 
 
-def ask(argv: list[str], device: str, *, elastic: bool) -> ModelFacts:
-    """Return the facts behind one server's command line. An `elastic` engine gets a KV layout that
+def ask(question: Mapping[str, Any], device: str) -> ModelFacts:
+    """Return the facts behind one server's command line. An elastic engine gets a KV layout that
     can grow. Raise `TenantRefused`, or what vLLM raises."""
-    args = arguments.parse(argv)
+    args, elastic = arguments.parse(question["argv"]), question["elastic"]
+    if reason := arguments.misfit(question.get("given", {}), args):
+        raise TenantRefused(reason)
+    if reason := request_defaults.refusal(question.get("defaults", {})):
+        raise TenantRefused(reason)
     config = AsyncEngineArgs.from_cli_args(args).create_engine_config()
     if reason := arguments.verify(config) or _no_generation_config(config.model_config):
         raise TenantRefused(reason)
@@ -207,7 +214,8 @@ def _words(error: Exception) -> str:
 
 
 def _forked(question: dict[str, Any], device: str) -> dict[str, Any]:
-    """Call `answer` in a forked process, which may die."""
+    """Call `answer` in a forked process, which may die, and is killed after `LIMIT_S` seconds: both
+    count as a refusal."""
     context = get_context("fork")
     here, there = context.Pipe(duplex=False)
     child = context.Process(target=lambda: there.send(answer(question, device)))

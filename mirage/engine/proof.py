@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
 import torch
@@ -55,8 +55,8 @@ class Seen:
 
 
 def observed(model: torch.nn.Module, step: Callable[[], Any], vocabulary: int) -> Seen:
-    """Run `step`, which computes `model` once, over the same random inputs each time, and return
-    what was seen.
+    """Run `step`, which computes `model`, over the same random inputs each time, and return what
+    was seen.
 
     Raise `NoForward` if it does not compute the model. Errors of `step` are passed on.
     """
@@ -80,7 +80,7 @@ def between(
     """Do the same as `observed` for a model whose modules are compiled away.
 
     It notes queries, keys and values of each attention, and the model's output. All that is
-    computed between two attentions affects these. Raises `NoForward` likewise.
+    computed between two attentions affects these. Raises `NoForward` as `observed` does.
     """
     seen = Seen()
     with fed(model, vocabulary) as inputs, ExitStack() as over:
@@ -129,9 +129,11 @@ def _tensors(output: Any) -> Iterator[torch.Tensor]:
 
 
 class Proof:
-    """Results of one model before its parameters move, to compare later ones with.
+    """Proof that a model computes the same with its parameters moved: the results before the move,
+    with which later ones are compared.
 
-    `observe` computes the model once, the same each time. Raise `NoForward` if it cannot.
+    `observe` computes the model, with the same input each time. Raise `NoForward` if it cannot, or
+    if the output is never the same and not finite.
     """
 
     def __init__(self, observe: Callable[[], Seen], tenant: str, advice: str = STAY) -> None:
@@ -155,9 +157,10 @@ class Proof:
         """Compare with all layers resident, all streamed over one slot and over two, and all
         resident again.
 
-        `begin` is called before each forward pass. Raise `UnsupportedModel` if an output differs.
-        The streamer is left as it was. Layers that have no memory of their own are streamed in all
-        passes.
+        If all layers are resident at first, experts that can move are given away too, and come
+        back. `begin` is called before each forward pass. Raise `UnsupportedModel` if a pass fails
+        or an output differs. Afterwards the same layers and slots are away as before, and
+        `bytes_streamed` is 0. Layers that have no memory of their own are streamed in all passes.
         """
         count, given = len(streamer.layers), (streamer.layers_remapped, streamer.stream_slots)
         settings = [given, (count - 1, 1), (count - 2, 2), given]
@@ -239,9 +242,13 @@ def _steady(first: Seen, second: Seen) -> list[bool]:
 
 
 def _distance(first: Seen, second: Seen) -> float:
-    """Return the largest difference of two outputs of the model; 0 for the same bits."""
-    if first.last is None or second.last is None or first.last.shape != second.last.shape:
+    """Return the largest difference of two outputs of the model: 0 for the same bits, infinity if
+    their shapes differ."""
+    one, other = first.last, second.last
+    if one is None and other is None:
         return 0.0
-    if checksum(first.last) == checksum(second.last):
+    if one is None or other is None or one.shape != other.shape:
+        return inf
+    if checksum(one) == checksum(other):
         return 0.0
-    return float((first.last.double() - second.last.double()).abs().max())
+    return float((one.double() - other.double()).abs().max())

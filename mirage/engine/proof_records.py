@@ -24,7 +24,7 @@ import vllm
 
 from mirage import installed
 from mirage.engine.identity import identity_of
-from mirage.engine.settings import EngineSettings
+from mirage.engine_settings import EngineSettings
 from mirage.private_file import read_private, replace_private
 
 logger = logging.getLogger("mirage.engine.proof_records")
@@ -113,9 +113,9 @@ def key_of(vllm_config: Any, settings: EngineSettings) -> str | None:
 def facts_of(vllm_config: Any, settings: EngineSettings) -> dict[str, Any]:
     """Return the facts that the key is made of; None for a fact that cannot be known.
 
-    Weights are identified as the keeper's masters are: by name, device, inode, size and time of
-    change of each file in the model's folder. Reading gigabytes for a hash of their contents would
-    take as long as the proof that it saves.
+    Weights are identified as the keeper's masters are: by name, device, inode, size and
+    modification time (mtime) of each file in the model's folder. Reading gigabytes for a hash of
+    their contents would take as long as the proof that it saves.
     """
     scheduler = vllm_config.scheduler_config
     return {

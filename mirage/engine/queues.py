@@ -54,8 +54,8 @@ class EngineQueues:
         return int(self._scheduler.max_num_running_reqs) - self.running
 
     def to_compute(self) -> Iterator[int]:
-        """Yield the tokens for which each waiting request lacks blocks; requests that load have
-        blocks for the other tokens."""
+        """Yield for each waiting request the number of tokens for which it lacks blocks; requests
+        that load have blocks for their other tokens."""
         for request in self._scheduler.kv_holding_waiting:
             yield max(0, request.num_tokens - request.num_computed_tokens)
         for request in self._scheduler.waiting:
@@ -69,25 +69,26 @@ class EngineQueues:
         return bool(self._scheduler.kv_holding_waiting)
 
     def unloaded(self) -> Iterator[str]:
-        """Return the names of requests that wait, in the order in which vLLM will reach them."""
+        """Return the names of requests that wait and have no blocks, in the order in which vLLM
+        will reach them."""
         return (request.request_id for request in self._scheduler.waiting)
 
     def loading(self) -> Iterator[str]:
-        """Return the names of requests that have blocks and wait for their content, in the same
-        order."""
+        """Return the names of requests that have blocks and wait for their content, in the order in
+        which vLLM will reach them."""
         return (request.request_id for request in self._scheduler.kv_holding_waiting)
 
     def stuck(self, request: Any) -> bool:
-        """True if a waiting request holds blocks, and no running one will free any."""
+        """True if `request`, which waits, holds blocks, and no request runs that could free any."""
         return request.num_computed_tokens > 0 and not self._scheduler.running
 
     # -- requests that lose their blocks --------------------------------------------------
 
     def give_up_newest(self) -> bool:
-        """Preempt the newest request that runs, or that has loaded and not gone on since; it waits
-        afterwards.
+        """Preempt the newest request that has loaded and not gone on since, or if there is none the
+        newest that runs; it waits afterwards.
 
-        False if there is none.
+        False if there is neither.
         """
         if (loaded := self._newest_loaded()) is not None:
             self._take_back(loaded)
@@ -98,14 +99,15 @@ class EngineQueues:
         return True
 
     def make_way(self) -> None:
-        """Preempt the newest request that has loaded: such requests hold all blocks, and none finds
-        the blocks that it still needs."""
+        """Preempt the newest of the waiting requests that have loaded their blocks; the first in
+        the queue of those that hold blocks is spared. The scheduler calls it when such requests
+        hold all blocks and none finds those that it still needs."""
         if (newest := self._newest_loaded(but=1)) is not None:
             self._take_back(newest)
 
     def _newest_loaded(self, but: int = 0) -> Any | None:
-        """Return the newest request that has loaded, without the first `but` ones in the queue;
-        None if there is none."""
+        """Return the newest waiting request that has loaded, without the first `but` ones in the
+        queue of those that hold blocks; None if there is none."""
         waiting = list(self._scheduler.kv_holding_waiting)[but:]
         loaded = filter(self._scheduler._handle_blocked_waiting_request, reversed(waiting))
         return next(loaded, None)

@@ -16,7 +16,7 @@ from mirage.protocol import ModelShape, Report
 
 
 class EngineReports:
-    """Makes reports of what the parts of an engine hold and want."""
+    """Maker of an engine's reports: what its parts hold and want."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class EngineReports:
 
     def make(self, *, revision: int, holds_turn: bool) -> Report:
         """Return a report of the present state, with the `revision` of the newest allotment that
-        the engine has seen, and `holds_turn` True while a step of it may be running.
+        the engine has seen, and with `holds_turn`, True while a step of the engine may be running.
 
         It is cheap: no loop over blocks while an extent is one block.
         """

@@ -30,7 +30,8 @@ from mirage.protocol import ModelShape
 
 
 class RequestRoom(NamedTuple):
-    """Parts of a scheduler that depend on the policy."""
+    """Parts of an engine's scheduler that depend on the policy: they decide where its requests find
+    memory."""
 
     kv: KVMemory
     tiers: SchedulerTiers
@@ -54,8 +55,8 @@ class RoomMaker:
     agent: Agent | None
 
     def make(self, step_tokens: int) -> RequestRoom:
-        """Return the parts by the policy of the settings. One step writes at most `step_tokens`
-        tokens."""
+        """Return the scheduler's parts for the policy in its settings. One step writes at most
+        `step_tokens` tokens."""
         heard = never if self.agent is None else self.agent.last_heard
         growth_hold = GrowthHold(self.worker.settings.hold_s, time.monotonic, heard)
         if self.worker.settings.policy is Policy.STATIC:
@@ -96,8 +97,8 @@ class RoomMaker:
         )
 
     def _book(self) -> ExtentBook:
-        """Return the book of the mapped extents. Without a KV cache there are no extents: vLLM's
-        null block has no memory."""
+        """Return the book of the mapped extents, and let the worker number orders anew. Without a
+        KV cache there are no extents: vLLM's null block has no memory."""
         mapped = self.worker.obey(MemoryOrders(0)).extents
         return ExtentBook(self.shape.max_extents, self.shape.extent_blocks, mapped)
 

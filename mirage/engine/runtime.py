@@ -17,7 +17,9 @@ _worker: MemoryWorker | None = None
 
 
 def register(worker: MemoryWorker) -> None:
-    """Note the executor's only worker, for the scheduler that vLLM builds next."""
+    """Keep the executor's only worker in this module, where the scheduler that vLLM builds next
+    finds it.
+    """
     global _worker
     _worker = worker
 

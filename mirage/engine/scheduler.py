@@ -1,7 +1,7 @@
 """vLLM's scheduler, which asks for memory before it preempts.
 
-There is one class for each of vLLM's. A policy only decides which `RequestRoom` it has.
-`schedule()` is a step, in the order in which docs/architecture.md describes it.
+There is one class for each scheduler of vLLM's. A policy only decides which `RequestRoom` a
+scheduler has. `schedule()` is a step, in the order in which docs/architecture.md describes it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from vllm.v1.request import RequestStatus
 from mirage.control.engine.fence import Fence
 from mirage.control.step_periods import StepPeriods
 from mirage.control.turn_taking import Admits
-from mirage.engine import runtime
+from mirage.engine import grammars, runtime
 from mirage.engine.agent import Agent
 from mirage.engine.conversation import Conversation
 from mirage.engine.firststep import FirstStep, lacks_input
@@ -39,9 +39,11 @@ TURN_POLL_S = 0.05
 """Longest wait in seconds while another engine has the turn; then vLLM handles requests and
 signals."""
 HOLD_POLL_S = 0.005
-"""Pause in seconds of an engine that has nothing to run until memory comes."""
+"""Longest pause in seconds of an engine that has nothing to run until memory comes; a message ends
+it."""
 TIER_POLL_S = 0.001
-"""Pause in seconds of an engine in which every request waits for blocks from below the device."""
+"""Longest pause in seconds of an engine in which every request waits for blocks from below the
+device; a message ends it."""
 PAUSES = {
     Admits.ALL: PauseState.UNPAUSED,
     Admits.PREEMPTED: PauseState.UNPAUSED,  # others are skipped one by one
@@ -92,8 +94,8 @@ class MirageScheduler(Scheduler):
         self.server = Conversation(self.agent, reports, self.turn)
         self.signs = LifeSigns(self.mailbox, self.get_request_counts)
         self.first: FirstStep | None = None
-        """Engine's own first request, until it has been computed; nothing is counted before. None
-        afterwards."""
+        """Engine's own first requests, until they have been computed; nothing is counted before.
+        None afterwards."""
         self.mailbox.read_by(self._handle)
         self.server.begin(self.settings.tenant, self.shape, self.signs.pulse, self.fills_alone)
         if self.settings.first_step:
@@ -108,7 +110,7 @@ class MirageScheduler(Scheduler):
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         """Schedule as vLLM does, with the steps before and after it that "A step" in
         docs/architecture.md lists."""
-        self.signs.passes += 1
+        self.signs.calls += 1
         with self.mailbox.hold():
             self._await_turn()
             self.tiers.harvest()
@@ -137,7 +139,10 @@ class MirageScheduler(Scheduler):
         with self.mailbox.hold():
             if tokens := scheduler_output.total_num_scheduled_tokens:
                 self.fence.processed += 1
+            asked = grammars.asked(self, scheduler_output)
             out = super().update_from_output(scheduler_output, model_runner_output)
+            for told in out.values() if asked else ():
+                grammars.tell(told.outputs, asked, self.structured_output_manager)
             self.counts.computed(scheduler_output, model_runner_output)
             if self.first is not None and self.first.processed(out):
                 self._end_first()
@@ -149,7 +154,7 @@ class MirageScheduler(Scheduler):
             return out
 
     def _time_step(self, tokens: int) -> None:
-        """Note the time of a step that has ended; steps of the engine's own first request are left
+        """Note the time of a step that has ended; steps of the engine's own first requests are left
         out."""
         if tokens and not self.counts.paused:
             self.periods.ends(tokens, time.monotonic())
@@ -170,8 +175,8 @@ class MirageScheduler(Scheduler):
             self.server.report_now()
 
     def _rest(self) -> None:
-        """Release the processor for a few milliseconds: nothing runs until memory or blocks come,
-        or the pool answers."""
+        """Note that this schedule() begins no step. If a request is held for memory, or blocks are
+        awaited from or for the pool, wait some milliseconds for a message."""
         self.periods.rests()
         if self.hold.held:
             self.mailbox.wait(HOLD_POLL_S)
@@ -210,14 +215,15 @@ class MirageScheduler(Scheduler):
     # -- what vLLM calls between steps, while the agent's thread may act on an idle engine ----
 
     def add_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        """Add a request as vLLM does, with the engine held."""
+        """Add a request as vLLM does, with the engine held. Blocks of a prompt with embeddings get
+        other names before (`name_by_mask`)."""
         name_by_mask(request)
         with self.mailbox.hold():
             return super().add_request(request, *args, **kwargs)
 
     def finish_requests(self, *args: Any, **kwargs: Any) -> Any:
-        """Finish requests as vLLM does. After the last one, memory need not move in small parts any
-        more."""
+        """Finish requests as vLLM does. If none runs afterwards, make a round towards the allotment
+        now: it delays no step."""
         with self.mailbox.hold():
             finished = super().finish_requests(*args, **kwargs)
             if not self.running:
@@ -284,7 +290,8 @@ class MirageScheduler(Scheduler):
         self.first = FirstStep(vllm_config, self.worker.tasks, self.hash_block_size)
         self.counts.paused = self.signs.begins_alone = True
         self.worker.times_steps(False)  # its steps say nothing of T_c
-        self.add_request(self.first.request)
+        for request in self.first.requests:
+            self.add_request(request)
 
     def _end_first(self) -> None:
         """Count steps from now on, and report to the control server that the first step was

@@ -19,12 +19,13 @@ from vllm.model_executor.layers.utils import check_cpu_sgl_kernel
 from vllm.model_executor.model_loader import base_loader
 from vllm.platforms import CpuArchEnum, current_platform
 
+from mirage.engine.packed_linear import PackedLinearMethod
 from mirage.engine.tensors import Holdings
 
 PACKED = "oneDNN keeps their weights packed in memory of its own ({})"
 GONE = "a kernel has taken their weights away while they were loaded ({})"
 EMPTIED = 10
-"""Divisor: a module that keeps less than this part of its matrices' bytes was emptied."""
+"""Divisor: a module whose matrices have kept less than 1/`EMPTIED` of their bytes was emptied."""
 
 Found = Callable[[torch.nn.Module], None]
 
@@ -122,26 +123,31 @@ def absorbed(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
                     yield f"{name}.impl.{key}", value
 
 
-def keep_plain_weights(layers: Iterable[torch.nn.Module]) -> None:
-    """Keep vLLM's CPU backend from packing plain linear weights away, which would leave nothing to
-    move.
+def keep_weights(layers: Iterable[torch.nn.Module]) -> None:
+    """Keep vLLM's CPU backend from packing linear weights away, which would leave nothing to move.
 
-    Other weights that it packs (convolutions, experts, quantised weights) stay parameters, and its
-    kernels rely on that. No effect on a GPU.
+    They stay parameters, packed where `PackedLinearMethod` can, else plain. Those that vLLM itself
+    keeps plain stay so, since something else reads them. Other weights that it packs
+    (convolutions, experts, quantised weights) stay parameters, and its kernels rely on that. No
+    effect on a GPU.
     """
     for layer in layers:
         for module in layer.modules():
             method = getattr(module, "quant_method", None)
             weight = getattr(module, "weight", None)
-            if isinstance(method, UnquantizedLinearMethod) and getattr(weight, "ndim", 0) == 2:
-                module._cpu_skip_gemm_dispatch = True  # type: ignore[assignment]
+            if not isinstance(method, UnquantizedLinearMethod) or getattr(weight, "ndim", 0) != 2:
+                continue
+            read = getattr(module, "_cpu_skip_gemm_dispatch", False)
+            if type(method) is UnquantizedLinearMethod and current_platform.is_cpu() and not read:
+                module.quant_method = PackedLinearMethod()
+            module._cpu_skip_gemm_dispatch = True  # type: ignore[assignment]
 
 
 def matrix_bytes(module: torch.nn.Module) -> int:
     """Return the bytes of the matrices that `module` itself has, which a kernel may pack away.
 
-    Single numbers, such as an attention's scales, are left out: vLLM reads them when they are
-    loaded.
+    Numbers and vectors are left out, such as an attention's scales, which vLLM removes once it has
+    read them.
     """
     own = (p for p in module.parameters(recurse=False) if not is_lazy(p) and p.dim() > 1)
     return sum(p.numel() * p.element_size() for p in own)

@@ -21,7 +21,8 @@ FILLED = (torch.float32, torch.float16, torch.bfloat16)
 
 
 class Filled(TorchFunctionMode):
-    """Torch function mode in which empty tensors are filled with random numbers."""
+    """Torch function mode in which newly allocated tensors of floating-point numbers are filled
+    with random numbers."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -36,7 +37,7 @@ class Filled(TorchFunctionMode):
 def computing(model: torch.nn.Module, vocabulary: int) -> Iterator[list[str]]:
     """Context in which a forward pass of `model` computes over the same random numbers each time.
 
-    Yields the names of the inputs that were replaced.
+    Yields a list that gets the names of the replaced ids and embeddings.
     """
     with ExitStack() as over:
         names = over.enter_context(fed(model, vocabulary))
@@ -62,8 +63,8 @@ def _fill(tensor: torch.Tensor) -> None:
 
 @contextmanager
 def fed(model: torch.nn.Module, vocabulary: int) -> Iterator[list[str]]:
-    """Context in which `model` gets random inputs, the same each time. Yields the names of those
-    replaced."""
+    """Context in which `model` gets random token ids or embeddings, and positions from 0, the same
+    each time. Yields a list that gets the names of the replaced ids and embeddings."""
     forward: Callable[..., Any] = model.forward
     own = "forward" in vars(model)
     names: list[str] = []

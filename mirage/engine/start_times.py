@@ -8,7 +8,8 @@ import psutil
 
 
 class StartTimes:
-    """Seconds of each part from the start of this process on, and of its server before that."""
+    """Seconds of each part of the start: the time of vLLM's API server before this EngineCore
+    process began, then the parts that `lap` ends."""
 
     def __init__(self) -> None:
         core = psutil.Process()
@@ -18,7 +19,8 @@ class StartTimes:
             self._parts["server before its core"] = self._last - server.create_time()
 
     def lap(self, part: str) -> None:
-        """End a part; the time of a part that ends twice is added."""
+        """End `part`, which began when the one before it ended; the times of a part that ends twice
+        are added."""
         now = time.time()
         self._parts[part] = self._parts.get(part, 0.0) + now - self._last
         self._last = now

@@ -60,14 +60,17 @@ class StartUp:
 
     def find_proof(self, vllm_config: Any) -> None:
         """Look for the record of an earlier start's proof, before the weights are read. If there is
-        one for the same layers, `loaded` computes one step instead of the whole proof."""
+        one for the same layers, `loaded` computes the model once instead of making the whole
+        proof."""
         self.proven = ProvenBefore.of(vllm_config, self.settings)
 
     def loaded(self, runner: Any, forward: Step, profile: Step) -> None:
         """Place the layers after loading (policy mirage) and note the sizes.
 
-        `forward` computes the model once; `profile` does as vLLM does to measure the memory that it
-        takes. Raise `UnsupportedModel` if the model then computes something else.
+        `forward` computes the model, once for each number of tokens of the proof; `profile` does as
+        vLLM does to measure the memory that it takes. Raise `UnsupportedModel` if the model then
+        computes something else, and `HollowError` if it is to start without memory for its layers
+        and the keeper has no complete master.
         """
         with eagerly(runner.get_model()):
             self._loaded(runner, forward, profile)
@@ -98,7 +101,8 @@ class StartUp:
         memory.layer_bytes = self.parameters.layer_bytes(self.settings.page)
 
     def _proof(self, runner: Any, forward: Step) -> Proof | ProofRecord | None:
-        """Return the result of the model's step, or the record of an earlier proof.
+        """Return a new proof, which has computed the model before its layers move, or the record of
+        an earlier start's proof.
 
         None if the model cannot be computed without requests; then no layer moves.
         """
@@ -159,7 +163,8 @@ class StartUp:
     # -- what vLLM makes of them --------------------------------------------------------
 
     def make_kv_buffer(self, config: Any) -> torch.Tensor:
-        """Return the KV buffer of vLLM's KVCacheConfig, with its base extents mapped."""
+        """Return the KV buffer of vLLM's KVCacheConfig, with extents for `base_blocks` blocks
+        mapped, or as many as the grant affords. If T_T is unknown, it is measured before."""
         memory = self.memory
         if not self.times.layer_load_s:
             self.times.layer_load_s = link.load_s(memory.driver, memory.pool, memory.layer_bytes)
@@ -182,11 +187,13 @@ class StartUp:
         assert self.parameters.pieces is not None
         vocabulary = runner.model_config.get_vocab_size()
         observe = partial(between, self.parameters.pieces.attentions, model, forward, vocabulary)
+        streamer = memory.streamer
+        given = streamer.layers_remapped, streamer.stream_slots
         try:
-            self.prove(Proof(observe, self.settings.tenant, AS_WRITTEN), memory.streamer)
+            self.prove(Proof(observe, self.settings.tenant, AS_WRITTEN), streamer)
         except (NoForward, UnsupportedModel) as error:
             logger.warning(NOT_COMPILED, error)
-            memory.streamer.set(0, 0)
+            streamer.set(*given)  # an engine that started hollow has no memory for more
             if memory.giver is not None:
                 memory.giver.forget()
             _stay_eager(model)

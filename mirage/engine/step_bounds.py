@@ -18,7 +18,8 @@ class StepBounds:
         self.admits = Admits.ALL
         """Requests that the engine's turn allows in the step."""
         self.held = False
-        """True if a request is held for memory: others would take the blocks that it lacks."""
+        """True if a request is held for memory. Then no other is admitted, since it would take the
+        blocks that the held one lacks."""
 
     @contextmanager
     def of_step(self, admits: Admits) -> Iterator[None]:

@@ -17,7 +17,7 @@ class StepCounts:
         self._fence = fence
         self._own_steps = 0
         self.paused = False
-        """True while the engine computes its own first request, which is not counted."""
+        """True while the engine computes its own first requests, which are not counted."""
         self.started = 0
         """Number of requests that began to run."""
         self.preemptions = 0
@@ -33,7 +33,8 @@ class StepCounts:
         return 0 if self.paused else max(0, self._fence.processed - self._own_steps)
 
     def answered(self, begun: int) -> Answered:
-        """Return the counts of answers so far, with `begun` requests not ended."""
+        """Return the number of tokens of answers so far, and of requests that have ended; `begun`
+        requests have begun to run and not ended."""
         return Answered(self.tokens - self.prefill_tokens, max(0, self.started - begun))
 
     def begin(self) -> None:

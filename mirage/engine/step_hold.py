@@ -44,11 +44,13 @@ class StepHold:
         self._growth_hold.begin_step()
 
     def end_step(self) -> bool:
-        """End the step; True if what is missing changed and should be reported at once."""
+        """End the step; True if what is missing changed and should be reported immediately."""
         return self._growth_hold.end_step()
 
     def answered(self) -> None:
-        """Note that an allotment came: memory may be on its way."""
+        """Note that an allotment came: memory may be on its way, so the engine waits for it instead
+        of preempting.
+        """
         self._growth_hold.answered()
 
     def refused(self) -> None:
@@ -62,11 +64,12 @@ class StepHold:
         return self._kv.recalls()
 
     def copied(self) -> bool:
-        """Wait for copies that hold blocks; True if there were any."""
+        """Wait for copies of blocks to the pool, which keep these blocks from requests; True if
+        there were any."""
         return self._tiers.copied()
 
     def stuck(self, request: Any) -> bool:
-        """True if a waiting request holds blocks, and no running one will free any."""
+        """True if `request`, which waits, holds blocks, and no request runs that could free any."""
         return self._queues.stuck(request)
 
     def lacks(self, blocks: int, free: int) -> None:

@@ -8,9 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-MOST_PENDING = 64
-"""Largest number of steps whose times are awaited; times of older ones are dropped."""
-
+from mirage.control.compute_time import MOST_PENDING
 
 Mark = Any
 """Timed event like torch's: `record` on the current stream, `query`, `elapsed_time` in ms."""
@@ -24,8 +22,8 @@ class _Step:
 
 
 class EventClock:
-    """Marks the start and the end of steps and waits; reads the marks once the device has passed
-    them.
+    """Clock that marks the start and the end of steps and waits; reads the marks once the device
+    has passed them.
 
     Nothing here waits for the device: a step's time is known one or two steps later.
     """

@@ -45,7 +45,8 @@ class EngineStepper:
         self._watch()
 
     def add(self, prompt: int, output: int) -> None:
-        """Add a request; lengths in tokens. No two prompts begin with the same tokens."""
+        """Add a request; lengths in tokens. Prompts are random tokens, so none finds its blocks in
+        the prefix cache."""
         from vllm import SamplingParams
 
         self._count += 1
@@ -73,7 +74,7 @@ class EngineStepper:
 
     @property
     def running(self) -> int:
-        """Number of unfinished requests."""
+        """Number of unfinished requests, waiting ones included."""
         return int(self._engine.get_num_unfinished_requests())
 
     def _watch(self) -> None:

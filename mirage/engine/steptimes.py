@@ -3,8 +3,8 @@
 Question (see `mirage.tools.profile.engines`) and answer are in seconds, bytes, tokens. The engine
 is the one that `mirage serve` would start, with as many KV blocks as possible, stepped in this
 process. The question lists batches: prompts alone, sequences that decode, and both together. The
-whole list is measured several times (`passes`), since a machine's speed drifts: for each batch the
-answer has the median of its quickest repetition, and the times of all its steps.
+whole list is measured several times (`repetitions`), since a machine's speed drifts: for each batch
+the answer has the median of its quickest repetition, and the times of all its steps.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RUNNING = 64, 12
 """Prompt and output tokens of requests that decode while another prompt is computed."""
 WARM = 64, 8
 WARM_ROUNDS = 3
-"""Number of first rounds whose times are dropped."""
+"""Number of first calls of what is measured (`_seconds`) whose times are dropped."""
 SETTLED = 200
 """Number of steps after which a mixture that did not form is given up."""
 
@@ -75,20 +75,20 @@ def mixtures(engine: EngineStepper, asked: Question) -> Iterator[list[Timed]]:
 
 
 def samples(engine: EngineStepper, asked: Question) -> list[Answer]:
-    """Measure the whole list of batches in `asked`, `passes` times; return one sample for each
+    """Measure the whole list of batches in `asked`, `repetitions` times; return one sample for each
     batch.
 
     A sample has the batch's work and step seconds, as the median of its steps in its quickest
     repetition, and in `times_s` the seconds of all its steps. A batch that never formed is left
     out.
     """
-    passes = [
+    repetitions = [
         [*prompts(engine, asked), *decodes(engine, asked), *mixtures(engine, asked)]
-        for _ in range(asked["passes"])
+        for _ in range(asked["repetitions"])
     ]
     clock = asked["clock"]
     found = []
-    for same in zip(*passes, strict=True):
+    for same in zip(*repetitions, strict=True):
         medians = [_median(steps) for steps in same if steps]
         if medians:
             quickest = min(medians, key=lambda s: float(getattr(s, clock)))
@@ -98,9 +98,11 @@ def samples(engine: EngineStepper, asked: Question) -> list[Answer]:
 
 
 def request_s(engine: EngineStepper, load: tuple[int, int, int], rounds: int, clock: str) -> float:
-    """Return the mean step seconds for a request, with a constant number of running requests.
+    """Return the step seconds per request while a constant number of requests runs: the sum over
+    all steps, divided by the requests.
 
-    `load` has that number, and the tokens of prompt and output.
+    `load` has that number, and the tokens of each prompt and output; `rounds` times as many
+    requests are computed. `clock` names the field of `Timed` that is summed.
     """
     at_once, prompt, output = load
     requests = left = rounds * at_once
@@ -122,7 +124,7 @@ def load_s(engine: EngineStepper, times: int) -> list[float]:
 
     def load(number: int) -> None:
         layer = streamer.layers[number % len(streamer.layers)]
-        streamer.copies.copy(layer.range.address, layer.master, layer.nbytes)
+        streamer.load(layer)
         streamer.copies.synchronize()
 
     return _seconds(load, times)
@@ -146,8 +148,8 @@ def apply_s(engine: EngineStepper, times: int) -> list[float]:
 
 
 def reserved_bytes(engine: EngineStepper) -> int:
-    """Return the GPU memory in use, in bytes, that is neither parameters nor KV of ours; 0 on a
-    host."""
+    """Return the GPU memory in use, in bytes, that is neither parameters nor KV of ours; 0 if the
+    device is host memory."""
     import torch
 
     memory = engine.scheduler.worker.memory
@@ -168,7 +170,7 @@ def measure(asked: Question) -> Answer:
         "clock": clock,
         "samples": samples(engine, asked),
         "request_s": [
-            min(request_s(engine, load, rounds, clock) for _ in range(asked["passes"]))
+            min(request_s(engine, load, rounds, clock) for _ in range(asked["repetitions"]))
             for load in loads
         ],
         "shape": msgspec.to_builtins(engine.scheduler.shape),

@@ -19,7 +19,7 @@ Storage = int
 """Identity of a storage, on the meta device too."""
 DEEPEST = 8
 OUTSIDE = -1
-"""Holder of tensors that are in no layer."""
+"""Index that stands for no layer, as the holder of tensors that are in none."""
 CONFIGURATION = "vllm.config"
 
 
@@ -62,7 +62,8 @@ def _parts(value: Any) -> Iterable[Any]:
 
 
 def helps(value: Any) -> bool:
-    """True for an object of vLLM's that computes and is neither a module nor a configuration."""
+    """True for an object of vLLM's that may hold tensors of a module which it computes for: it has
+    attributes, and is neither a module, a class nor a configuration."""
     where = type(value).__module__
     ours = where.startswith("vllm.") and not where.startswith(CONFIGURATION)
     return ours and hasattr(value, "__dict__") and not isinstance(value, (torch.nn.Module, type))
@@ -110,7 +111,8 @@ class Holdings:
             self.holders[storage].add(holder)
 
     def _held_elsewhere(self, storage: Storage) -> bool:
-        """True if the storage has no parameter, or if an unknown owner has a tensor over it."""
+        """True if the storage has no parameter or no element, or if an unknown owner has a tensor
+        over it."""
         tensors = self.tensors[storage]
         if not any(isinstance(tensor, torch.nn.Parameter) for tensor in tensors):
             return True
@@ -123,8 +125,8 @@ class Holdings:
 
 
 def total_bytes(tensors: Iterable[torch.Tensor], *devices: str) -> int:
-    """Return the bytes of the storages behind `tensors` that are on one of `devices`, each counted
-    once."""
+    """Return the bytes of the storages behind `tensors` that are on one of `devices` or on the meta
+    device, each counted once."""
     storages = {
         storage_of(tensor): tensor.untyped_storage().nbytes()
         for tensor in tensors

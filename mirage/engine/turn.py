@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 
 class EngineTurn:
-    """`TurnTaking` over the requests and the steps of one engine."""
+    """Right of one engine to step under temporal sharing: `TurnTaking` with the engine's requests
+    and steps."""
 
     def __init__(self, queues: EngineQueues, fence: Fence, *, temporal: bool) -> None:
         self._taking, self._temporal = TurnTaking(temporal=temporal), temporal
@@ -24,12 +25,14 @@ class EngineTurn:
         self._taking.told(message)
 
     def takes_turn(self) -> None:
-        """Step at once: the control server is lost, so no turn would come."""
+        """Take the turn, under temporal sharing: the control server is lost, so none would be
+        given."""
         if self._temporal:
             self._taking.told(Turn(True))
 
     def awaits_turn(self) -> None:
-        """Stop after the step in flight until a turn comes: turns are given again."""
+        """End the turn after the step in flight, under temporal sharing: another control server
+        gives turns again."""
         if self._temporal:
             self._taking.told(Turn(False))
 
@@ -40,7 +43,7 @@ class EngineTurn:
 
     @property
     def granted(self) -> bool:
-        """True while this engine has the turn."""
+        """True while this engine has the turn; always without temporal sharing."""
         return self._taking.granted
 
     @property

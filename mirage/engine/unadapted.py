@@ -17,13 +17,13 @@ from vllm.lora.ops.torch_ops import lora_ops
 from vllm.lora.punica_wrapper import punica_cpu
 
 KERNELS = ("bgmv_shrink", "bgmv_expand", "bgmv_expand_slice")
-"""Kernels that all others call."""
+"""Names of vLLM's functions for LoRA on a CPU that all its other ones call."""
 
 Kernel = Callable[..., None]
 
 
 def stay_unadapted() -> None:
-    """Replace vLLM's kernels in this process. A second call does nothing."""
+    """Replace vLLM's `KERNELS` in this process. A second call does nothing."""
     for name in KERNELS:
         kernel: Kernel = getattr(lora_ops, name)
         if hasattr(kernel, "__wrapped__"):

@@ -11,5 +11,6 @@ from vllm.v1.engine.core import EngineCoreProc
 
 
 def answer_with_errors() -> None:
-    """Replace vLLM's function in this process. A second call does nothing."""
+    """Replace vLLM's function that reports requests as aborted by the one that reports them as
+    failed, in this process. A second call does nothing."""
     EngineCoreProc._send_abort_outputs_to_client = EngineCoreProc._send_error_outputs_to_client

@@ -35,6 +35,8 @@ class Generation(BaseModel):
 
 
 def check_generation(folder: Path) -> None:
-    """Check the file if there is one. Raises `ConfigError` with one line if it is invalid."""
+    """Check ``generation_config.json`` in `folder`, if there is one. Raises `ConfigError` with one
+    line if it is invalid.
+    """
     if reading.there(folder / NAME):
         reading.read(folder / NAME, Generation)

@@ -28,8 +28,8 @@ def there(path: Path) -> bool:
 
 
 def openable(path: Path) -> int:
-    """Size in bytes of a file that this user can read. Raises `ConfigError`, also for a Git LFS
-    pointer.
+    """Size in bytes of a regular file that this user can read. Raises `ConfigError` for anything
+    else, and for a Git LFS pointer.
     """
     try:
         found = path.stat()
@@ -47,7 +47,9 @@ def openable(path: Path) -> int:
 
 
 def read_text(path: Path) -> str:
-    """The content of a UTF-8 file of at most `MOST_BYTES`. Raises `ConfigError`."""
+    """The content of a UTF-8 file of at most `MOST_BYTES`. Raises `ConfigError` for any other
+    file.
+    """
     if (nbytes := openable(path)) > MOST_BYTES:
         raise ConfigError(f"{path}: it has {size(nbytes)}, {size(MOST_BYTES)} are read at most")
     try:
@@ -59,7 +61,9 @@ def read_text(path: Path) -> str:
 
 
 def read(path: Path, schema: type[Schema]) -> Schema:
-    """The JSON object in a file, checked by `schema`. Raises `ConfigError`."""
+    """The JSON object in a file, checked by `schema`. Raises `ConfigError` if the file cannot be
+    read, has no JSON object, or the schema refuses it.
+    """
     content = parsed(path)
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: expected a JSON object, found {shown(content)}")
@@ -71,7 +75,7 @@ def read(path: Path, schema: type[Schema]) -> Schema:
 
 def parsed(path: Path) -> Any:
     """The JSON in a file, as Python's parser, which transformers uses, reads it. Raises
-    `ConfigError`.
+    `ConfigError` if the file cannot be read or is no JSON.
     """
     text = read_text(path)
     try:

@@ -39,7 +39,7 @@ class AddedToken(FolderFile):
 
 
 class Tokenizer(FolderFile):
-    """``tokenizer.json``."""
+    """Fields of ``tokenizer.json`` that are checked here."""
 
     model: dict[str, Any]
     added_tokens: list[AddedToken] | None = None
@@ -53,7 +53,7 @@ class NamedTemplate(FolderFile):
 
 
 class Settings(FolderFile):
-    """``tokenizer_config.json``."""
+    """Fields of ``tokenizer_config.json`` that are checked here."""
 
     tokenizer_class: str | None = None
     chat_template: str | list[NamedTemplate] | dict[str, str] | None = None

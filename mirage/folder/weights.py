@@ -1,6 +1,6 @@
 """``*.safetensors`` and their index: the files that hold the weights, and the tensors in them.
 
-Only headers are read. The library with which vLLM loads decides if a header is complete.
+Only headers are read. The library with which vLLM loads decides whether a header is complete.
 """
 
 from __future__ import annotations
@@ -31,15 +31,17 @@ class ShardIndex(BaseModel):
 
 
 def check_weights(folder: Path) -> None:
-    """Check the headers of all weight files. Raises `ConfigError` for missing or damaged
-    weights.
+    """Check the headers of all ``*.safetensors`` files, or that weights in another format can be
+    read. Raises `ConfigError` for missing or damaged weights.
     """
     for path in files(folder):
         header(path)
 
 
 def tensors(folder: Path) -> dict[str, list[int]]:
-    """Dimensions of all tensors by name. Raises `ConfigError`."""
+    """Dimensions of all tensors by name, from headers alone; empty for weights in another format.
+    Raises `ConfigError` if a file is missing or damaged.
+    """
     found: dict[str, list[int]] = {}
     for path in files(folder):
         found |= header(path)
@@ -48,7 +50,7 @@ def tensors(folder: Path) -> dict[str, list[int]]:
 
 def files(folder: Path) -> list[Path]:
     """The ``*.safetensors`` files that vLLM loads; empty for other formats. Raises `ConfigError` if
-    one is missing.
+    one is missing, or if there are no weights.
     """
     if reading.there(folder / INDEX):
         # Some folders carry a second, consolidated copy that vLLM leaves out as well.

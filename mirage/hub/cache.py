@@ -23,11 +23,14 @@ class CachedModel:
         return self.folder / "snapshots" / commit
 
     def blob(self, file: HubFile) -> Path:
-        """Path of a file's content."""
+        """Path of a file's content in the cache."""
         return self.folder / "blobs" / file.etag
 
     def commit(self, revision: str) -> str | None:
-        """Commit that `revision` named when it was last fetched; None if it never was."""
+        """Commit that `revision` named when it was last fetched; None if it never was.
+
+        A `revision` that is a commit itself is returned if the cache has its folder.
+        """
         if is_commit(revision):
             return revision if self.snapshot(revision).is_dir() else None
         with suppress(OSError, UnicodeDecodeError):

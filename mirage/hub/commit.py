@@ -38,7 +38,7 @@ class HubCommit(NamedTuple):
         return self.cached.snapshot(self.id)
 
     def has(self, file: HubFile) -> bool:
-        """True if a file is in the cache in its full size."""
+        """True if the commit's folder in the cache has the file in its full size."""
         return self.cached.has(self.id, file)
 
     def url(self, file: HubFile) -> str:
@@ -46,7 +46,8 @@ class HubCommit(NamedTuple):
         return self.hub.file(self.name.repository, self.id, file.path)
 
     def bring(self, files: Sequence[HubFile], show: Callable[[int], None]) -> None:
-        """Fetch files; `show` is called with the number of bytes that are there so far.
+        """Fetch those of `files` that the cache lacks; `show` is called with the number of bytes of
+        `files` that are there so far.
 
         Raises `HubRefused` for reasons that the user can remove, else `CommandFailed`.
         """

@@ -26,7 +26,8 @@ Say = Callable[[str], None]
 
 
 class HubModel(NamedTuple):
-    """A model at the hub; all its files are in the cache, except those in `missing`."""
+    """A model at the hub. The files of it that are used, `said` and `weights`, are in the cache,
+    except those in `missing`."""
 
     commit: HubCommit
     said: tuple[HubFile, ...]
@@ -41,10 +42,11 @@ class HubModel(NamedTuple):
 
 
 def found(name: HubName, hub: HubPlace, *, code: bool) -> HubModel:
-    """Find a model at the hub and fetch all its files except weights. Its code is only fetched if
-    `code` is True.
+    """Find a model at the hub and fetch the files that are read before its weights: configuration,
+    tokenizer, templates and, if `code` is True, its Python code.
 
-    Raises `HubRefused` for reasons that the user can remove, `HubUnreachable` without an answer.
+    Raises `HubRefused` for reasons that the user can remove, `HubUnreachable` if the hub does not
+    answer about the model, and `CommandFailed` if a file does not come.
     """
     told = listing(name, hub)
     commit = HubCommit(name, hub, CachedModel(hub.cache, name.repository), told.commit)
@@ -61,7 +63,11 @@ def found(name: HubName, hub: HubPlace, *, code: bool) -> HubModel:
 
 
 def fetch_weights(model: HubModel, say: Say) -> Path:
-    """Fetch the missing weights of a model; return its folder. Raises as `HubCommit.bring`."""
+    """Fetch the missing weights of a model, and record the commit of its revision in the cache;
+    return its folder.
+
+    Raises `HubRefused` for reasons that the user can remove, else `CommandFailed`.
+    """
     commit = model.commit
     if model.missing:
         commit.check_room(model.missing)
@@ -75,8 +81,8 @@ def fetch_weights(model: HubModel, say: Say) -> Path:
 
 
 def in_cache(name: HubName, hub: HubPlace, why: str) -> Path:
-    """Folder of a model that was fetched earlier. Raises `HubRefused` if it is incomplete; the
-    message begins with `why`, the reason why the hub is not asked.
+    """Folder of a model that was fetched earlier. Raises `HubRefused` if the cache lacks it or has
+    only a part; the message contains `why`, the reason why the model does not come from the hub.
     """
     cached = CachedModel(hub.cache, name.repository)
     if (commit := cached.commit(name.revision)) is None:
@@ -97,7 +103,8 @@ def in_cache(name: HubName, hub: HubPlace, why: str) -> Path:
 
 def folder(name: HubName, hub: HubPlace, say: Say, *, code: bool) -> Path:
     """Folder of a model: fetched from the hub, or taken from the cache if the hub does not answer.
-    Its own Python code is only fetched with `code`. Raises as `found` and `fetch_weights`."""
+    Its own Python code is only fetched with `code`. Raises `HubRefused` for reasons that the user
+    can remove, else `CommandFailed`."""
     try:
         model = found(name, hub, code=code)
     except HubUnreachable as error:

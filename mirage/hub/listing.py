@@ -26,11 +26,12 @@ Length = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class HubUnreachable(CommandFailed):
-    """The hub gives no answer; the message says why."""
+    """Error: the hub gives no answer, or one that tells a fault of its own, or may not be asked
+    (``HF_HUB_OFFLINE``); the message says why."""
 
 
 class LargeFile(msgspec.Struct):
-    """A file that is stored outside the repository, by its hash."""
+    """Content of a file that the hub keeps outside the repository, under its hash."""
 
     sha256: Sha256
     size: Length
@@ -53,7 +54,7 @@ class ListedRevision(msgspec.Struct):
 
 
 class HubFile(NamedTuple):
-    """A file of a model."""
+    """A file of a model at the hub, with its checksum and its name in the cache."""
 
     path: str
     size: int
@@ -71,8 +72,8 @@ class HubListing(NamedTuple):
 
 
 def listing(name: HubName, hub: HubPlace) -> HubListing:
-    """Ask the hub for a revision. Raises `HubRefused` for reasons that the user can remove, else
-    `HubUnreachable`.
+    """Ask the hub for the commit and the files of a revision. Raises `HubRefused` for reasons that
+    the user can remove, else `HubUnreachable`.
     """
     if hub.offline:
         raise HubUnreachable("HF_HUB_OFFLINE is set")

@@ -26,9 +26,11 @@ MOST = 100 * MIB
 
 
 def outline(model: HubModel, place: Path) -> Path:
-    """Make a model's folder under `place`; return the folder in the cache if no file is missing.
+    """Make a folder under `place` that outlines a model, and return it. If no file is missing, only
+    the model's folder in the cache is returned.
 
-    Raises `HubRefused`, `HubUnreachable`, and `OSError` if `place` cannot be written.
+    Raises `HubRefused` and `HubUnreachable` if a header cannot be fetched, and `OSError` if `place`
+    cannot be written.
     """
     commit = model.commit
     if not model.missing:

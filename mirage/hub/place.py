@@ -15,7 +15,7 @@ TIMEOUT_S = 10.0
 
 
 class HubRefused(ConfigError):
-    """A model of a hub is refused, for a reason that the user can remove."""
+    """Error: a model of a hub is refused, for a reason that the user can remove."""
 
 
 class HubPlace(NamedTuple):

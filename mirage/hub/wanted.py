@@ -40,7 +40,7 @@ def said(files: Sequence[Each], *, code: bool) -> list[Each]:
 def weights(files: Sequence[Each], indexed: Collection[str] | None) -> list[Each]:
     """Files of weights. Of those in the top folder only the `indexed` ones, or all if that is None.
 
-    Raises `ValueError` with the reason if there are none, or not all of the index.
+    Raises `ValueError` with the reason if there are none, or if a file of the index is missing.
     """
     found = [file for file in files if WEIGHTS.fullmatch(file.path)]
     if indexed is not None:

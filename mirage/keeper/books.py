@@ -72,7 +72,8 @@ class MasterBook:
 class KeeperBooks:
     """Record of all masters. `idle_bytes` bounds masters that no engine uses, `most_bytes` all.
 
-    Only idle masters are dropped. Masters in use stay, even if they alone exceed `most_bytes`.
+    Complete masters are dropped only while they are idle: those in use stay, even if they alone
+    exceed `most_bytes`. An incomplete master is dropped when the member that fills it has gone.
     """
 
     def __init__(self, idle_bytes: int, most_bytes: int) -> None:
@@ -112,8 +113,8 @@ class KeeperBooks:
         """A new member asks for the master of the weights `identity`, of about `nbytes`.
 
         Orders: the member fills it if there is none, gets it if it is complete, and is turned away
-        if these weights are unfit. While another member fills it there are none: the new member
-        waits.
+        if these weights are unfit. While another member fills it there are no orders: the new
+        member waits. More orders drop idle masters that exceed the bounds.
         """
         if (why := self._unfit.get(identity)) is not None:
             return [TurnAway(member, why)]
@@ -127,9 +128,9 @@ class KeeperBooks:
         return [self._given(member, master), *self._make_room()]
 
     def filled(self, member: int, nbytes: int) -> list[KeeperDeed]:
-        """`member` has filled its master, of `nbytes`: members that wait for it get it.
-
-        Raises `KeyError` if `member` fills none.
+        """Note that `member` has filled its master, of `nbytes`. The orders give the master to the
+        members that wait for it, and drop idle masters that exceed the bounds. Raises `KeyError` if
+        `member` fills none.
         """
         identity, _ = self._members[member]
         master = self.masters[identity]
@@ -141,7 +142,8 @@ class KeeperBooks:
         return [*(self._given(one, master) for one in waiting), *self._make_room()]
 
     def unfit(self, member: int, why: str) -> list[KeeperDeed]:
-        """`member` reports that the weights it asked for cannot be kept, and leaves their master.
+        """`member` reports that the weights it asked for cannot be kept, and does not use their
+        master any more, which is dropped as soon as no other member does.
 
         Members that wait for these weights, or ask for them later, are turned away.
         """
@@ -156,7 +158,8 @@ class KeeperBooks:
         return [*turned, *self._left(member, identity)]
 
     def gone(self, member: int) -> list[KeeperDeed]:
-        """`member` has ended. If it was filling a master, the next that waits fills a new one.
+        """`member` has ended. If it was filling a master, that one is dropped, and the next member
+        that waits fills a new one. Idle masters that exceed the bounds are dropped.
 
         There are no orders for a member that was turned away before.
         """
@@ -200,7 +203,7 @@ class KeeperBooks:
 
     def _left(self, member: int, identity: str) -> list[KeeperDeed]:
         master = self.masters[identity]
-        if master.filler == member:  # half of it is nobody's
+        if master.filler == member:  # a master that is not complete is of no use
             del self.masters[identity]
             return [DropMaster(identity)]
         master.users.remove(member)

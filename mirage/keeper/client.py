@@ -28,8 +28,8 @@ from mirage.wire import Broken, Channel
 logger = logging.getLogger("mirage.keeper.client")
 
 WAIT_S = 120.0
-"""Seconds to wait for the keeper, which answers only when another engine has filled the same
-master. After that this engine keeps its weights itself.
+"""Seconds to wait for the keeper's answer. While another engine fills the same master, the answer
+comes only when it is complete. After that time this engine keeps its weights itself.
 """
 PAUSE_S = 1.0
 """Seconds between attempts to reach another keeper."""
@@ -40,15 +40,16 @@ class MasterRefused(Exception):
 
 
 class KeeperClient:
-    """Master in the keeper's memory, behind the descriptor `fd`.
+    """Connection to the keeper for one master, whose memory file has the descriptor `fd`.
 
-    The keeper counts it as used until this connection ends, at the latest with this process.
+    The keeper counts the master as used until the connection ends, at the latest with this process.
     """
 
     def __init__(self, path: Path, tenant: str, identity: str, nbytes: int) -> None:
         """Ask for the master, and wait until it is complete or this engine may fill it.
 
-        `nbytes` is its size, about. Raises `MasterRefused`.
+        `nbytes` is its size, about. Raises `MasterRefused` if the keeper has none for this engine,
+        or does not answer in `WAIT_S` seconds.
         """
         self._path, self._asks = path, AskMaster(tenant, identity, nbytes)
         self.fd = -1
@@ -64,9 +65,10 @@ class KeeperClient:
         """True if the master is complete; False if this engine has to fill it."""
 
     def filled(self) -> None:
-        """Tell the keeper that the master is complete and not mapped for writing here.
+        """Tell the keeper that the master is complete and not mapped for writing here, and wait
+        until it is sealed.
 
-        Raises `MasterRefused` if the keeper does not keep it.
+        Raises `MasterRefused` if the keeper does not keep it, or is gone.
         """
         try:
             self._channel.say(MasterFilled())
@@ -77,16 +79,20 @@ class KeeperClient:
             raise MasterRefused(str(answer))
 
     def outlive(self) -> None:
-        """From now on bring the complete master to each keeper that replaces the present one."""
+        """From now on bring the complete master to each keeper that replaces the present one, in a
+        thread that ends after `close`.
+        """
         threading.Thread(target=self._bring, name="mirage-keeper-client", daemon=True).start()
 
     def unfit(self, why: str) -> None:
-        """Tell the keeper that these weights cannot be kept; it offers them to no engine."""
+        """Tell the keeper that these weights cannot be kept; from then on it offers them to no
+        engine.
+        """
         with suppress(Broken):
             self._channel.say(MasterUnfit(why))
 
     def close(self) -> None:
-        """Let go of the master. Idempotent."""
+        """Close the connection and the master's file. Idempotent."""
         if self.fd >= 0:
             self._channel.shut()
             self._channel.close()

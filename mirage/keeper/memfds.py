@@ -38,7 +38,8 @@ def huge_pages(meminfo: Path = MEMINFO) -> HugePages:
 def new_file(nbytes: int) -> int:
     """Make an empty memory file that may grow to about `nbytes`; return its descriptor.
 
-    The caller closes it. The file is in huge pages if enough of them are free. Raises `OSError`.
+    The caller closes it. The file is in huge pages if enough of them are free. Raises `OSError` if
+    no file can be made.
     """
     if 0 < nbytes + nbytes // 16 <= huge_pages().free:
         with suppress(OSError):

@@ -1,6 +1,6 @@
 """Messages of the server, the engines and the keeper of weights. The form is that of `mirage.wire`.
 
-An engine has a connection for one master, as long as it lives.
+An engine keeps its connection, which is for one master, as long as the engine lives.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ class MasterSealed(Message, frozen=True):
 
 
 class NoMaster(Message, frozen=True):
-    """Keeper to engine: there is no master for it. It reads its checkpoint itself."""
+    """Keeper to engine: there is no master for this engine, which therefore reads its checkpoint
+    itself.
+    """
 
     why: str
 
@@ -60,10 +62,11 @@ class KeeperReady(Message, frozen=True):
 
 
 class MastersTold(Message, frozen=True):
-    """Keeper to server: the masters that are kept now, with sizes in bytes."""
+    """Keeper to server: the number of masters that exist now, in use or not, and their bytes in
+    total."""
 
     tenants: list[str]
-    """Tenants whose weights have a master."""
+    """Tenants for which a complete master is kept."""
     masters: int
     used_bytes: int
     """Bytes of masters that engines use, or fill."""
@@ -84,13 +87,14 @@ class KeepFor(Message, frozen=True):
 
 
 class KeeperLease(Message, frozen=True):
-    """Server to keeper: after the server was killed, keep masters for this many seconds."""
+    """Server to keeper: the time for which the keeper goes on if the server is killed."""
 
     seconds: float
+    """Seconds, to which the keeper adds `LEASE_MARGIN_S`; 0: the keeper ends with the server."""
 
 
 class EndKeeper(Message, frozen=True):
-    """Server to keeper, the last message: end at once, whatever the lease."""
+    """Server to keeper, the last message: end immediately, whatever the lease."""
 
 
 class NewServer(Message, frozen=True):

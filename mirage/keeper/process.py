@@ -41,7 +41,7 @@ Asking = Channel[FromAsking]
 class WeightKeeper:
     """Keeper of masters. `server` is the channel to `mirage serve`; engines connect at `path`.
 
-    Raises `OSError`.
+    Raises `OSError` if it cannot listen there.
     """
 
     def __init__(self, server: Channel[ToKeeper], path: Path, books: KeeperBooks) -> None:
@@ -161,7 +161,7 @@ class WeightKeeper:
                     return
                 self._brought.setdefault(member, []).extend(heard[1])
                 self._hear(member, heard[0])
-        except (Broken, KeyError):  # the latter of one that has no master
+        except (Broken, KeyError):  # KeyError: the engine has no master
             self._dismiss(member)
 
     def _hear(self, member: int, message: FromAsking) -> None:
@@ -216,7 +216,7 @@ class WeightKeeper:
                     self._members[member].tell(said.NoMaster(why))
 
     def _give(self, member: int, identity: str) -> None:
-        if self._brought[member]:  # it has one
+        if self._brought[member]:  # it brought the master along
             self._members[member].tell(said.MasterSealed())
         else:
             self._members[member].tell(said.MasterHere(), [self._files[identity]])

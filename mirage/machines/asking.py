@@ -1,4 +1,4 @@
-"""One request at a device server's socket for operators."""
+"""One request to the admin socket of a device server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHANGED_S = 600.0
 
 def asked(path: Path, call: DeviceCall, headers: dict[str, str] | None = None) -> DeviceAnswer:
     """Answer of the server at the Unix socket `path` to `call`, sent with these `headers`. Blocks.
-    Raises `MachineAway`."""
+    Raises `MachineAway` if the server does not answer in time."""
     with closing(http.client.HTTPConnection("device")) as connection:
         try:
             connection.sock = socket.socket(socket.AF_UNIX)

@@ -20,7 +20,7 @@ class NewsBoard:
             one.put_nowait(news)
 
     async def news(self) -> AsyncIterator[DeviceNews]:
-        """All news from now on; never ends."""
+        """All news from the first wait on; never ends."""
         queue: asyncio.Queue[DeviceNews] = asyncio.Queue()
         self._listeners.add(queue)
         try:

@@ -18,7 +18,7 @@ class FactsFolder:
 
     def put(self, key: str, value: bytes, *, absent: bool = False) -> bool:
         """Keep a fact. With `absent`, keep it only if the key has none; False if it has one. Raises
-        `OSError`.
+        `OSError` if the file cannot be written.
         """
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self._folder / quote(key, safe="")
@@ -36,7 +36,7 @@ class FactsFolder:
         return True
 
     def beginning(self, prefix: str) -> dict[str, bytes]:
-        """Facts whose keys begin with `prefix`. Raises `OSError`."""
+        """Facts whose keys begin with `prefix`. Raises `OSError` if a file cannot be read."""
         found = {}
         with suppress(FileNotFoundError):
             for path in sorted(self._folder.iterdir()):

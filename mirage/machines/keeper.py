@@ -28,9 +28,9 @@ from mirage.wire import Broken, Channel
 
 log = logging.getLogger(__name__)
 
-PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
-"""Seconds before another start, doubled with each server that lived no longer than the second
-figure.
+PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
+"""Seconds before another start, first and longest. The pause is doubled with each server that lived
+no longer than the longest pause, and begins anew after one that lived longer.
 """
 IMPORT_S = 120.0
 """Seconds in which a started server must give its first sign of life."""
@@ -39,8 +39,8 @@ STOP_S = 60.0
 
 
 class DeviceEnded(Exception):
-    """A device server ended before it was ready; `refused` is True if the user can correct the
-    reason.
+    """Error: a device server ended before it was ready; `refused` is True if the user can correct
+    the reason.
     """
 
     def __init__(self, why: str, *, refused: bool) -> None:
@@ -49,7 +49,7 @@ class DeviceEnded(Exception):
 
 
 class DeviceKeeper:
-    """Keeps one device server at a time. Run `keep`, and call `stop` at the end."""
+    """Manager of one device server at a time. Run `keep`, and call `stop` at the end."""
 
     def __init__(
         self,
@@ -67,8 +67,8 @@ class DeviceKeeper:
 
         `program` has arguments for Python. `end_left` ends the engines that a killed server has
         left, and blocks. A server that is silent for `hang_s` seconds counts as hung; one that
-        stops has `save_s` seconds to save its tiers. The `board` receives ends of servers, and
-        servers that are ready.
+        stops has `save_s` seconds to save its tiers. The `board` receives servers that are
+        ready, and their ends.
         """
         self.name, self._file, self._end_left, self._board = name, file, end_left, board
         self.order = b""
@@ -101,11 +101,13 @@ class DeviceKeeper:
                 await self._ends()
                 self._over()
             lived_s = time.monotonic() - begun
-            pause_s = PAUSE_S if lived_s > LONGEST_PAUSE_S else min(pause_s * 2, LONGEST_PAUSE_S)
-            await asyncio.sleep(pause_s / 2)
+            if lived_s > LONGEST_PAUSE_S:
+                pause_s = PAUSE_S
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     def _start(self) -> None:
-        """Start a server's process. Raises `OSError`."""
+        """Start a server's process. Raises `OSError` if it cannot be started."""
         replace_private(self._file, self.order, lasting=False)
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
@@ -179,14 +181,14 @@ class DeviceKeeper:
 
     def stops(self) -> None:
         """Tell the server that the whole machine stops: engines that it leaves from now on are
-        ended at once.
+        ended immediately.
         """
         if self._process is not None:
             self._channel.tell(DeviceStops())
 
     async def stop(self) -> None:
-        """Have the server end with its engines, or kill both. Idempotent; `keep` must not run any
-        more.
+        """Have the server end together with its engines; if it takes too long, kill it and end
+        its engines. Idempotent. `keep` must not run any more.
         """
         if (process := self._process) is None:
             return
@@ -200,8 +202,8 @@ class DeviceKeeper:
         await asyncio.to_thread(self._end_left)
 
     def kill(self) -> None:
-        """Kill the server at once. Its reaper ends its engines, after the lease, or at once if
-        `stops` was called.
+        """Kill the server immediately. Its reaper ends its engines, after the lease, or immediately
+        if `stops` was called.
         """
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):

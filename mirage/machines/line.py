@@ -16,7 +16,9 @@ class DeviceAlive(Message, frozen=True):
 
 
 class DeviceReady(Message, frozen=True):
-    """Device server to its parent: its first starts are over, and the router knows its tenants."""
+    """Device server to its parent: the first starts of its engines are over, and the router knows
+    its tenants.
+    """
 
 
 class DeviceCannot(Message, frozen=True):
@@ -29,7 +31,9 @@ class DeviceCannot(Message, frozen=True):
 
 
 class DeviceStops(Message, frozen=True):
-    """Parent to device server: stop all engines; no later server will adopt them."""
+    """Parent to device server: the machine stops, so engines that the server leaves from now on are
+    ended without a lease. No later server will adopt them.
+    """
 
 
 FromDevice = DeviceAlive | DeviceReady | DeviceCannot

@@ -1,5 +1,10 @@
 """This machine alone, without a cluster: one server process for each device, kept by this
 process.
+
+`mirage serve` of one machine uses only `start`. It asks device servers by their sockets, because
+answers keep their content type there, streams pass, and a slow answer takes no thread; and its
+`DeviceKeeper` objects, which are in the same process, tell it more than facts and news could. Only
+the test of the seam's contract calls the other operations.
 """
 
 from __future__ import annotations
@@ -12,7 +17,7 @@ from mirage.machines.asking import asked
 from mirage.machines.board import NewsBoard
 from mirage.machines.facts import FactsFolder
 from mirage.machines.keeper import DeviceKeeper
-from mirage.machines.seam import DeviceAnswer, DeviceCall, DeviceNews, MachineAway, MachineThere
+from mirage.machines.seam import DeviceAnswer, DeviceCall, DeviceNews, MachineThere
 
 HERE = "this machine"
 
@@ -28,12 +33,14 @@ class LocalMachines:
         facts: Path,
         board: NewsBoard,
     ) -> None:
-        """`sockets` are the device servers' sockets for operators; `facts` is the folder of facts.
+        """`sockets` are the device servers' admin sockets; `facts` is the folder of facts.
 
-        The `keepers` pass ends of servers, and servers that are ready, to the `board`.
+        The `keepers` pass servers that are ready, and their ends, to the `board`.
         """
         self.keepers = {one.name: one for one in keepers}
         self._sockets, self._facts, self._board = dict(sockets), FactsFolder(facts), board
+        self._begun: set[str] = set()
+        """Devices whose servers are kept."""
         self._keeping: set[asyncio.Task[None]] = set()
         self._fails: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -42,18 +49,17 @@ class LocalMachines:
         return [MachineThere(HERE, "127.0.0.1", HERE)]
 
     async def start(self, device: str, machine: str, order: bytes) -> None:
-        """Start a device's server by an order, or go on with one that has the same order. If it
-        ends, another one is started.
+        """Start a device's server by an order. If this object has started one already, that server
+        goes on, and only the next one begins with this order. If the server ends, another one is
+        started.
 
-        Engines that another server of this device has left are adopted. Raises `MachineAway` if the
-        device has another order.
+        Engines that another server of this device has left are adopted.
         """
         keeper = self.keepers[device]
-        if keeper.order == order:
-            return
-        if keeper.order:
-            raise MachineAway(f"device {device!r} has another order: stop it first")
         keeper.order = order
+        if device in self._begun:
+            return
+        self._begun.add(device)
         task = asyncio.create_task(keeper.keep(), name=f"keep {device}")
         self._keeping.add(task)
         task.add_done_callback(self._ended)
@@ -68,28 +74,31 @@ class LocalMachines:
         await asyncio.shield(self._fails)
 
     async def call(self, device: str, call: DeviceCall) -> DeviceAnswer:
-        """Send a request to a device's server, through its socket for operators. Raises
-        `MachineAway`."""
+        """Send a request to the admin socket of a device's server. Raises `MachineAway` if the
+        server cannot be reached."""
         return await asyncio.to_thread(asked, self._sockets[device], call)
 
     async def put(self, key: str, value: bytes, *, absent: bool = False) -> bool:
-        """Keep a small fact in a file. With `absent`, keep it only if the key has none; False if it
-        has one. Raises `OSError`."""
+        """Keep a fact, a small value by key, in a file. With `absent`, keep it only if the key has
+        none; False if it has one. Raises `OSError` if the file cannot be written.
+        """
         return self._facts.put(key, value, absent=absent)
 
     async def facts(self, prefix: str) -> Mapping[str, bytes]:
-        """Facts whose keys begin with `prefix`, from their files. Raises `OSError`."""
+        """Facts whose keys begin with `prefix`, from their files. Raises `OSError` if a file cannot
+        be read.
+        """
         return self._facts.beginning(prefix)
 
     def news(self) -> AsyncIterator[DeviceNews]:
-        """Each device that is lost or back, from now on; never ends."""
+        """Each device that is lost or back, from the first wait on; never ends."""
         return self._board.news()
 
     # -- the end ------------------------------------------------------------------------
 
     def stops(self) -> None:
-        """Tell all servers that the machine stops: engines that they leave from now on are ended at
-        once.
+        """Tell all servers that the machine stops: engines that they leave from now on are ended
+        immediately.
         """
         for keeper in self.keepers.values():
             keeper.stops()
@@ -102,6 +111,6 @@ class LocalMachines:
         await asyncio.gather(*(keeper.stop() for keeper in self.keepers.values()))
 
     def kill(self) -> None:
-        """Kill all servers at once; see `DeviceKeeper.kill`."""
+        """Kill all servers immediately; see `DeviceKeeper.kill`."""
         for keeper in self.keepers.values():
             keeper.kill()

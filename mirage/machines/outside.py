@@ -31,7 +31,7 @@ from mirage.wire import Broken, Channel
 TOLD_S = 5.0
 """Seconds to wait for a server's answer about itself."""
 CALLED_S = 630.0
-"""Seconds to wait for an answer of the socket for operators, which may change a configuration."""
+"""Seconds to wait for an answer of the admin socket; a request may change the configuration."""
 OF_RAY = "RAY_"
 NOT_INHERITED = frozenset({"LD_PRELOAD", "PYTHONBREAKPOINT", "PYTHONUNBUFFERED"})
 """Variables that Ray sets for its worker processes, and that a server must not inherit."""
@@ -45,8 +45,8 @@ print(made.pid)
 
 
 def start_outside(words: Sequence[str], log: Path, environment: Mapping[str, str]) -> int:
-    """Start a Python program that outlives this process; return its process id. Raises
-    `OSError`.
+    """Start a Python program that outlives this process; return its process id. Raises `OSError` if
+    it cannot be started.
     """
     kept = {
         name: value
@@ -61,26 +61,26 @@ def start_outside(words: Sequence[str], log: Path, environment: Mapping[str, str
 
 
 class TetherClient:
-    """Client of the device server at a socket."""
+    """Client by which the agent reaches the device server that listens at the socket `path`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def renew(self, lease_s: float) -> TetherTold:
         """Extend the server's lease to `lease_s` seconds from now; return its state. Raises
-        `MachineAway`.
+        `MachineAway` if it does not answer.
         """
         return self._told(TetherRenew(lease_s))
 
     def end(self, epoch: int) -> TetherTold:
-        """Have the server drain and end; return its state. Raises `MachineAway` and
-        `StaleEpoch`.
+        """Have the server drain and end; return its state. Raises `MachineAway` if it does not
+        answer, and `StaleEpoch` if a newer controller has given orders.
         """
         return self._told(TetherEnd(epoch))
 
     def call(self, epoch: int, call: DeviceCall) -> DeviceAnswer:
-        """Send a request to the server's socket for operators. Raises `MachineAway` and
-        `StaleEpoch`.
+        """Send a request to the device server's admin socket. Raises `MachineAway` if it does not
+        answer, and `StaleEpoch` if a newer controller has given orders.
         """
         asked = TetherCall(epoch, call.method, call.path, call.body)
         answer = self._asked(asked, CALLED_S)

@@ -1,4 +1,4 @@
-"""Interface to machines: five verbs, the only ones that deciding code uses; it knows no cluster.
+"""Interface to machines, without a cluster: six operations, the only ones that deciding code uses.
 
 Requests, weights and KV memory do not pass through them.
 """
@@ -17,11 +17,17 @@ name begins with it.
 
 
 class MachineAway(Exception):
-    """A machine, or the server of one of its devices, cannot be reached now."""
+    """Error: a machine, or the server of one of its devices, cannot be reached now."""
+
+
+class ServerCannot(MachineAway):
+    """Error: the server of a device is away, because it refused to start the last time. The message
+    is the one with which it ended.
+    """
 
 
 class StaleEpoch(Exception):
-    """A newer controller has given orders: this one has to end."""
+    """Error: a newer controller has given orders, so the controller that gets this has to end."""
 
     def __init__(self, epoch: int) -> None:
         """`epoch` is that of the newer controller."""
@@ -42,7 +48,7 @@ class MachineThere(msgspec.Struct, frozen=True):
 
 
 class DeviceCall(msgspec.Struct, frozen=True):
-    """A request at a device server's socket for operators."""
+    """HTTP request to the admin socket of a device server, as operators' commands send it."""
 
     method: str
     path: str
@@ -65,7 +71,11 @@ class DeviceNews(msgspec.Struct, frozen=True):
 
 
 class Machines(Protocol):
-    """The machines as seen by one controller."""
+    """The machines as seen by one controller.
+
+    Methods raise `MachineAway` if the cluster, the machine or the server does not answer, and
+    `StaleEpoch` if a newer controller has given orders.
+    """
 
     async def there(self) -> Sequence[MachineThere]:
         """Machines that answer now. Raises `MachineAway` if that is unknown."""
@@ -73,19 +83,19 @@ class Machines(Protocol):
     async def start(self, device: str, machine: str, order: bytes) -> None:
         """Start a device's server by an order, or adopt the running one. Idempotent.
 
-        If the server ends, another one is started. Raises `MachineAway` and `StaleEpoch`.
+        If the server ends, another one is started, by the order that was given last.
         """
 
     async def call(self, device: str, call: DeviceCall) -> DeviceAnswer:
-        """Send a request to a device's server. Raises `MachineAway` and `StaleEpoch`."""
+        """Send a request to a device's server."""
 
     async def put(self, key: str, value: bytes, *, absent: bool = False) -> bool:
-        """Keep a small fact. With `absent`, keep it only if the key has none; False if it has one.
-        Raises `MachineAway`.
+        """Keep a fact, a small value by key that outlives the controller. With `absent`, keep it
+        only if the key has none; False if it has one.
         """
 
     async def facts(self, prefix: str) -> Mapping[str, bytes]:
-        """Facts whose keys begin with `prefix`. Raises `MachineAway`."""
+        """Facts whose keys begin with `prefix`."""
 
     def news(self) -> AsyncIterator[DeviceNews]:
-        """Each device that is lost or back, from now on; never ends."""
+        """Each device that is lost or back, from the first wait on; never ends."""

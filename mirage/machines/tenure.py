@@ -18,8 +18,8 @@ class Tenure:
         self.epoch, self._until = epoch, now + lease_s
 
     def obeys(self, epoch: int) -> None:
-        """Accept an order of a controller. Raises `StaleEpoch` if a newer controller has given one
-        before.
+        """Accept an order of the controller with this epoch, and keep the epoch. Raises
+        `StaleEpoch` if a controller with a later epoch has given an order before.
         """
         if epoch < self.epoch:
             raise StaleEpoch(self.epoch)

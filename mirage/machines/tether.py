@@ -39,17 +39,18 @@ ASKED_S = 5.0
 
 
 class DeviceServed(Exception):
-    """Another process serves this device."""
+    """Error: another process serves this device."""
 
 
 class Tether:
-    """Holds the device's lock inside a `with` block, and ends this process when the lease is
-    over.
+    """Device server's end of the connection to its agent. It has the device's lock until the end of
+    its `with` block, and sends this process SIGTERM when the lease is over.
     """
 
     def __init__(self, path: Path, epoch: int, lease_s: float) -> None:
         """Lock the device and listen at the socket `path`; the lock's file is beside it. Raises
-        `DeviceServed`, `OSError`.
+        `DeviceServed` if another process has the lock, and `OSError` if the lock's file or the
+        socket cannot be made.
         """
         self._lock = os.open(
             path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
@@ -62,6 +63,9 @@ class Tether:
         except BlockingIOError:
             os.close(self._lock)
             raise DeviceServed(f"{path}: another process serves this device") from None
+        except OSError:
+            os.close(self._lock)
+            raise
         path.chmod(0o600)
         self._listening.listen(16)
         self._listening.settimeout(LOOK_S)
@@ -85,15 +89,19 @@ class Tether:
     # -- what the server says -----------------------------------------------------------
 
     def listens(self, url: str, admin: Path) -> None:
-        """Note the server's address, and its socket for operators."""
+        """Keep the URL at which the server listens, and the path of its admin socket, for the
+        agent's questions.
+        """
         self._url, self._admin = url, admin
 
     def beats(self) -> None:
-        """Note a sign of life of the event loop."""
+        """Note that the server's event loop is alive. The agent kills a server whose loop has been
+        silent for `hang_s`.
+        """
         self._sign = time.monotonic()
 
     def write(self, url: str) -> None:
-        """Note that all tenants that can start are ready. See `SaysReady`."""
+        """Mark the server as ready: all tenants that can start are ready. See `SaysReady`."""
         self._is_ready = True
 
     def remove(self) -> None:

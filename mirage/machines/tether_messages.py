@@ -9,14 +9,14 @@ from mirage.wire import Message
 
 
 class TetherRenew(Message, frozen=True):
-    """Keep the server for this many seconds from now; `TetherTold` answers."""
+    """Agent to device server: run for at least `lease_s` seconds from now; `TetherTold` answers."""
 
     lease_s: float
 
 
 class TetherCall(Message, frozen=True):
-    """A controller's request to the socket for operators; the answer is `TetherAnswer`,
-    `TetherAway` or `TetherStale`.
+    """Agent to device server: a controller's request to the server's admin socket; the answer is
+    `TetherAnswer`, `TetherAway` or `TetherStale`.
     """
 
     epoch: int
@@ -26,13 +26,13 @@ class TetherCall(Message, frozen=True):
 
 
 class TetherEnd(Message, frozen=True):
-    """Drain and end; `TetherTold` or `TetherStale` answers."""
+    """Agent to device server: drain and end; `TetherTold` or `TetherStale` answers."""
 
     epoch: int
 
 
 class TetherTold(Message, frozen=True):
-    """Answer to a message of the tether: the state of the device's server."""
+    """Device server to agent: its state, in answer to a renewal or to the order to end."""
 
     pid: int
     epoch: int
@@ -46,20 +46,20 @@ class TetherTold(Message, frozen=True):
 
 
 class TetherAnswer(Message, frozen=True):
-    """Answer of the socket for operators."""
+    """Device server to agent: answer of the server's admin socket."""
 
     status: int
     body: bytes
 
 
 class TetherAway(Message, frozen=True):
-    """The socket for operators does not answer."""
+    """Device server to agent: its admin socket does not answer, for the reason `why`."""
 
     why: str
 
 
 class TetherStale(Message, frozen=True):
-    """The message was refused, because a newer epoch has begun: `epoch`."""
+    """Device server to agent: the message was refused, since the newer epoch `epoch` has begun."""
 
     epoch: int
 

@@ -31,24 +31,23 @@ class MachineWeights:
         self._failed: dict[tuple[str, str], float] = {}
         """Monotonic time before which a model is not requested again for a device."""
 
-    async def are_there(self, device: str, models: Iterable[str]) -> bool:
-        """True if the device's machine has the weights of all these models; missing ones are
-        requested. Raises `StaleEpoch`.
-        """
-        return all([await self._is_there(device, model) for model in models])
-
     async def bring(self, device: str, models: Iterable[str]) -> None:
-        """Request the weights of the first of these models that the device's machine is not known
-        to have. Raises `StaleEpoch`.
+        """Have the device's server bring the weights of these models to its machine: one after the
+        other, up to the first whose weights are still coming. A model whose weights failed to come
+        is left out for `AGAIN_S` seconds. Raises `StaleEpoch` if a newer controller has given
+        orders.
         """
         for model in models:
-            if (device, model) not in self._there and not await self._is_there(device, model):
+            key = device, model
+            if key in self._there or time.monotonic() < self._failed.get(key, 0.0):
+                continue
+            if not await self._is_settled(device, model):
                 return
 
-    async def _is_there(self, device: str, model: str) -> bool:
-        key = device, model
-        if time.monotonic() < self._failed.get(key, 0.0):
-            return False
+    async def _is_settled(self, device: str, model: str) -> bool:
+        """Have the device's server bring a model's weights; return True if they are whole or have
+        failed, False if they are coming or the server does not answer.
+        """
         try:
             call = DeviceCall("POST", f"/weights/{quote(model, safe='')}")
             answer = await self._machines.call(device, call)
@@ -56,9 +55,9 @@ class MachineWeights:
         except (MachineAway, msgspec.DecodeError):
             return False
         if told.state == "failed":
-            self._failed[key] = time.monotonic() + AGAIN_S
+            self._failed[device, model] = time.monotonic() + AGAIN_S
             self._say(f"device {device!r}: weights of {model} do not come: {told.why}")
-        if told.state == "whole" and key not in self._there:
-            self._there.add(key)
+        elif told.state == "whole":
+            self._there.add((device, model))
             self._say(f"device {device!r}: weights of {model} are there")
-        return told.state == "whole"
+        return told.state != "coming"

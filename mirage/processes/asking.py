@@ -9,21 +9,24 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from mirage.processes.answering import LONGEST, ForkEnd, Query, Reply
+from mirage.processes.interrupt import signals_wait
 from mirage.wire import Broken, Channel
 
 Waiting = Callable[[float], None]
-"""Called now and then with the seconds waited so far; an exception that it raises ends the wait."""
+"""Function that is called now and then with the seconds waited so far; an exception that it raises
+ends the wait.
+"""
 EVERY_S = 0.5
 
 
 class ForkEnded(Exception):
-    """The fork ended without an answer; its log says why."""
+    """Error: the fork ended without an answer; its log says why."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"exit code {code}")
@@ -46,7 +49,8 @@ def ask(
     """Ask the process at `address`; return the answer of its fork, once the fork has ended.
 
     The fork's output goes to `log`, and `environment` is added to its variables. `waiting` is
-    called every `every_s` seconds. Raises `ForkEnded`, and `OSError` if the process itself is gone.
+    called every `every_s` seconds. Raises `ForkEnded` if the fork ends without an answer, and
+    `OSError` if the process at `address` is gone.
     """
     query = Query(role, asked, str(log), dict(environment or {}))
     there = socket.socket(socket.AF_UNIX)
@@ -70,7 +74,8 @@ class AskedChild:
         self.process, self._channel = process, channel
 
     def ask(self, role: str, asked: Any, waiting: Waiting = nobody_waits) -> Any:
-        """Answer of the child's function `role` to `asked`; `waiting` hears the seconds so far.
+        """Answer of the child's function `role` to `asked`; `waiting` is called with the seconds
+        waited so far.
 
         Raises `Broken` if the child ends without an answer.
         """
@@ -86,9 +91,9 @@ class AskedChild:
         return reply.value
 
     def over(self, waiting: Waiting = nobody_waits) -> int:
-        """Close the connection, wait until the child ends for that, and return its exit code.
+        """Close the connection, wait until the child ends by that, and return its exit code.
 
-        `waiting` hears the seconds so far. Idempotent.
+        `waiting` is called with the seconds waited so far. Idempotent.
         """
         self._channel.close()
         began = monotonic()
@@ -110,19 +115,17 @@ def asked_child(
 ) -> Iterator[AskedChild]:
     """Context with a Python program that calls `answering.answer`, in its own process group.
 
-    At the end of the block the program ends, and what is left of its group is killed. If the block
-    raises, a signal's exception too, the whole group is killed at once: the program may have
-    children.
+    At the end of the block the connection is closed, so the program ends; that is awaited, and what
+    is left of its group is killed. If the block raises, a signal's exception too, the whole group
+    is killed immediately: the program may have children.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    with closing(_channel(ours)) as channel:
-        with theirs:
+    with closing(_channel(ours)) as channel, ExitStack() as ends:
+        with theirs, signals_wait():
             child = AskedChild(start(words, theirs, log, environment), channel)
-        try:
-            yield child
-            child.over()
-        finally:
-            child.kill()
+            ends.callback(child.kill)
+        yield child
+        child.over()
 
 
 def start(

@@ -1,8 +1,8 @@
 """Child process that leads a session of its own, and whose end this process can wait for.
 
 A program that is started waits for `begin`, and ends if this process ends before that. So the
-caller can first tell others of it, such as the reaper, which end the program or go on with it; a
-program that nobody knew of would be left for good.
+caller can first tell other processes of it, such as the reaper, which later end it or go on with
+it. A program unknown to them would run for good if this process were killed.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def adopt_orphans() -> None:
 class AdoptedChild:
     """A `Child` that another process forked, and that is an orphan now.
 
-    This process has to call `adopt_orphans` before it becomes one.
+    This process has to call `adopt_orphans` before the child becomes an orphan.
     """
 
     def __init__(self, pid: int) -> None:

@@ -1,10 +1,14 @@
-"""Failures of a command: one line on stderr, and an exit code."""
+"""Ends of processes: of a command that fails, by one line on stderr and an exit code, and of a fork
+that is a program of its own.
+"""
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
@@ -18,7 +22,8 @@ _leaves_threads = False
 
 
 def leaves_threads() -> None:
-    """Threads hang in a library: the process ends without the interpreter's own end."""
+    """Note that threads hang in a library: `exits` then ends the process without the interpreter's
+    own shutdown, which would wait for them."""
     global _leaves_threads
     _leaves_threads = True
 
@@ -64,6 +69,26 @@ def end(message: str, code: int) -> NoReturn:
     if message:
         print(f"mirage: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(code)
+
+
+def end_as_program(body: Callable[[], object]) -> NoReturn:
+    """Call `body` in this process, which is a fork, and then end it as Python ends a program. It
+    runs exit handlers and flushes its output. Its exit code is 0 if `body` returns, that of a
+    `SystemExit`, or 1 after another exception, whose traceback it prints.
+    """
+    code = 1
+    try:
+        body()
+        code = 0
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else bool(error.code)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def _is_of_interrupt(error: BaseException | None) -> bool:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 OF_TERMINALS = (signal.SIGINT, signal.SIGHUP)
-"""Signals that a terminal sends to all processes of a command at once."""
+"""Signals that a terminal sends to all processes of a command together."""
+ENDING = (*OF_TERMINALS, signal.SIGTERM)
+"""Signals that end a command."""
 
 
 @contextmanager
@@ -32,22 +35,47 @@ def terminate_like_interrupt() -> Iterator[None]:
 
 
 @contextmanager
-def interrupts_wait() -> Iterator[None]:
-    """Context that delays Ctrl-C and SIGHUP to its end; processes started inside never get them.
+def signals_wait(numbers: Sequence[signal.Signals] = ENDING) -> Iterator[None]:
+    """Context that delays the handlers of signals to its end, such as those that end a command.
 
-    They inherit that both are blocked. For this process blocking is not enough: a thread that does
-    not block them, such as a library's, takes the signal, and Python calls its handler in the main
-    thread. So the handlers only note the signal, and the first is raised at the end. Main thread
-    only.
+    An exception that a handler raises inside `subprocess.Popen` would leave a process that nobody
+    ends. So a signal is only noted inside, and the handler of the first one is called at the end.
+    Blocking would not be enough: a thread that does not block a signal, such as a library's, takes
+    it, and Python calls its handler in the main thread. Other threads have no handlers: nothing is
+    delayed in them.
     """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     came: list[int] = []
-    before = {number: signal.signal(number, lambda n, _: came.append(n)) for number in OF_TERMINALS}
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, OF_TERMINALS)
+    before = {number: signal.signal(number, lambda n, _: came.append(n)) for number in numbers}
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for number, handler in before.items():
             signal.signal(number, handler)
         if came:
-            signal.raise_signal(came[0])
+            _handle(came[0])
+
+
+def _handle(number: int) -> None:
+    """Call the handler of a signal. A signal raised again would reach an event loop twice, since
+    asyncio hears of signals by a descriptor, beside the handler.
+    """
+    if callable(handler := signal.getsignal(number)):
+        handler(number, None)
+    else:
+        signal.raise_signal(number)
+
+
+@contextmanager
+def interrupts_wait() -> Iterator[None]:
+    """`signals_wait` for Ctrl-C and SIGHUP; processes started inside never get them, since they
+    inherit that both are blocked. Main thread only.
+    """
+    with signals_wait(OF_TERMINALS):
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, OF_TERMINALS)
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)

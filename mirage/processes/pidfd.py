@@ -61,7 +61,8 @@ def _of_reaped(pidfd: int) -> int | None:
 
 
 class ProcessEnd:
-    """Waits for the end of process `pid`. The caller must know that it has not been reaped.
+    """End of process `pid`, for which the running event loop waits. The caller must know that the
+    process has not been reaped, since its number could be another one's by then.
 
     Raises `OSError` if there is no such process. `close` closes the pidfd.
     """

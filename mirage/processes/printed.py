@@ -18,7 +18,9 @@ class PrintedFile(io.FileIO):
     _failed = False
 
     def write(self, data: Any, /) -> int:
-        """Write `data`. Raises `BrokenPipeError` if the reader has gone, else `CommandFailed`."""
+        """Write `data`, or discard it if a write has failed before. The first failure raises
+        `BrokenPipeError` if the reader has gone, else `CommandFailed`.
+        """
         if self._failed:
             return memoryview(data).nbytes
         try:
@@ -34,7 +36,8 @@ class PrintedFile(io.FileIO):
 
 @contextmanager
 def printed() -> Iterator[None]:
-    """Context in which a failed write to standard output raises `CommandFailed`.
+    """Context in which the first failed write to standard output raises `BrokenPipeError` if the
+    reader has gone, else `CommandFailed`.
 
     If the reader has gone when the rest is written at the end, the process exits with `FAILED` and
     without a message.

@@ -76,7 +76,12 @@ def kill_all(group: int) -> int:
 
 
 def kill(group: int, made: dict[str, int]) -> int:
-    """`kill_members`, or `kill_all` where this process may open no file; 0 if none is left."""
+    """Send SIGKILL to a process group by `kill_members`, or by `kill_all` where this process may
+    open no file.
+
+    Returns the number of members that this call sent SIGKILL, which may still be alive; 1 for all
+    of a group by `kill_all`. 0 means that no member is left, except trackers that were spared.
+    """
     try:
         return kill_members(group, made)
     except OSError:
@@ -84,8 +89,8 @@ def kill(group: int, made: dict[str, int]) -> int:
 
 
 def members_of(group: int) -> Iterator[int]:
-    """Ids of the processes of a group that have not ended. Raises `OSError` as `kill_members`
-    does.
+    """Ids of the processes of a group that have not ended. Raises `OSError` where this process
+    may open no file.
     """
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

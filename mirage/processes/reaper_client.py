@@ -25,7 +25,8 @@ RETRY_S = 10.0
 
 
 class ReaperClient:
-    """Starts the reaper of a run's folders, which acts when this process dies.
+    """Client of the reaper of a run's folders: it starts the reaper, which acts when this process
+    dies.
 
     A thread replaces a reaper that dies or is stopped.
     """
@@ -47,7 +48,9 @@ class ReaperClient:
         threading.Thread(target=self._watch, name="mirage-reaper-watch", daemon=True).start()
 
     def began(self, group: int) -> None:
-        """Tell the reaper of a process group, which must not outlive this process."""
+        """Tell the reaper of a process group, which the reaper kills after the lease if this
+        process dies.
+        """
         with self._lock:
             self._groups[group] = {}
             _tell(self._process, f"+{group}")
@@ -61,7 +64,7 @@ class ReaperClient:
     def made(self, group: int, semaphores: Mapping[str, int]) -> None:
         """Tell the reaper of semaphores that a process group has made: inodes by their names.
 
-        They are removed when the group is dead.
+        If this process dies, the reaper removes them once the group is dead.
         """
         with self._lock:
             if group in self._groups:

@@ -21,7 +21,7 @@ def end_if_stopped(pid: int, patience_s: float) -> None:
     """Wait until child `pid` has ended; kill it once it has been stopped for `patience_s` seconds.
 
     Seconds count only while this process runs: after a pause of both the child has time to be
-    continued. The child is not reaped here. Returns at once if another thread has reaped it.
+    continued. The child is not reaped here. Returns immediately if another thread has reaped it.
     """
     with contextlib.suppress(ChildProcessError, ProcessLookupError):
         while _is_stopped(pid):

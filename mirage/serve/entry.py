@@ -1,4 +1,6 @@
-"""Entry of requests to a device: its own address, or a line to a router for several devices."""
+"""Entry of requests to a device: its own address and router, or a connection to the router that
+several devices share.
+"""
 
 from __future__ import annotations
 
@@ -11,52 +13,57 @@ from mirage.config import Config
 from mirage.processes.reaper_client import ReaperClient
 from mirage.serve.access.forms import AccessTable
 from mirage.serve.adoption.left import LeftRun
-from mirage.serve.caretaker import Listen
-from mirage.serve.domain import Domain
-from mirage.serve.logs import TO_STDERR, LogPlan
+from mirage.serve.device.caretaker import Listen
+from mirage.serve.device.domain import Domain
+from mirage.serve.logs.logs import TO_STDERR, LogPlan
 from mirage.serve.routing.address import ServedAddress
 from mirage.serve.routing.inner import Overview
-from mirage.serve.rundir import RunDir
+from mirage.serve.rundir.folders import RunDir
 from mirage.serve.succession import router_left
 
 
 class RequestEntry(Protocol):
-    """Way by which requests come. Call `begin`, run `keep`, and call `stop` at the end."""
+    """Way by which requests come to a device. Call `begin`, run `keep`, and `stop` at the end."""
 
     @property
     def listeners(self) -> Mapping[Path, Listen]:
-        """Functions that listen again, by the paths of the run's sockets that they make."""
+        """Function for each socket file of the run, by its path, that makes the file anew if it
+        was removed."""
 
     @property
     def hears(self) -> bool:
-        """True once routers that connect are sent tables and may ask."""
+        """True once a router that connects gets the table of tenants and answers to its
+        questions."""
 
     @property
     def admin_socket(self) -> Path:
         """Path of the operators' socket, after `begin`."""
 
     async def begin(self, host: str, port: int, keys: AccessTable, left: LeftRun | None) -> str:
-        """Listen, and return the URL. A router of a run that was `left` may go on: then `hear` has
-        to follow.
+        """Listen, and return the URL. `left` is the run of a killed server, None if there is none.
+        If the router of that run goes on, `hear` has to be called afterwards.
 
-        Raises `OSError`, and `UnicodeError` for a host name that cannot be one.
+        Raises `OSError` if it cannot listen, and `UnicodeError` for a host name that cannot be
+        one.
         """
 
     async def hear(self, keys: AccessTable) -> None:
-        """From now on send routers that connect their tables and `keys`, and answer their
-        questions. Raises `OSError`."""
+        """From now on send routers that connect the table of tenants and `keys`, and answer their
+        questions. Raises `OSError` if the routers' socket cannot be opened."""
 
     async def keep(self) -> None:
-        """Answer routers, and keep one running where it is this entry's own. Never returns."""
+        """Answer routers. An entry that has started a router itself also starts it again whenever
+        it has ended. Never returns."""
 
     async def drain(self) -> None:
-        """Let routers refuse new requests and end the running ones. Idempotent."""
+        """Let routers refuse new requests and finish the running ones, for a limited time.
+        Idempotent."""
 
     async def stop(self) -> None:
         """Close the entry. Idempotent."""
 
     def kill(self) -> None:
-        """Kill at once the processes that would outlive this one."""
+        """Kill the router that this entry has started, if it has, without a drain."""
 
 
 MadeEntry = Callable[[Config, Domain, Overview, RunDir, ReaperClient], RequestEntry]
@@ -94,8 +101,8 @@ class OwnAddress(ServedAddress):
         )
 
     async def begin(self, host: str, port: int, keys: AccessTable, left: LeftRun | None) -> str:
-        """Listen, and return the URL. A router that was left goes on if its address and settings
-        are still right; else a new one is started. See `RequestEntry`."""
+        """Listen, and return the URL. A router of the run `left` goes on if it lives and its host,
+        port and scheme are still right; else a new one is started. See `RequestEntry`."""
         if (there := router_left(left, host, port, self._config.http)) is not None:
             return await self.goes_on(*there)
         return await self.start(host, port, keys)

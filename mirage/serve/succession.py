@@ -17,13 +17,14 @@ from mirage.serve.adoption.record import RECORD_FORM, ConfigRecord, RouterRecord
 from mirage.serve.apply.difference import difference
 from mirage.serve.apply.recorded import config_of, found_record
 from mirage.serve.apply.source import Written
-from mirage.serve.preflight import Preflight
+from mirage.serve.launch.preflight import Preflight
+from mirage.serve.logs.progress import say
 from mirage.serve.routing.address import url_of
-from mirage.serve.rundir import RunDir
-from mirage.serve.said import say
+from mirage.serve.rundir.folders import RunDir
 
 OF_SERVERS = frozenset({"http", "hang_s", "lease_s", "warm_starts", "replay"})
-"""Sections of a configuration that do not affect engines."""
+"""Top-level keys of a configuration that may differ when engines are taken over, because they
+concern only the server."""
 
 
 class Succession(NamedTuple):
@@ -37,9 +38,9 @@ class Succession(NamedTuple):
 
 
 def succession(declared: Config, device: str) -> Succession | None:
-    """Newest run left on the device that this server can take over; None without one.
+    """Newest run left on the device that this server can take over; None if there is none.
 
-    Runs that cannot be taken over are ended, and the reason is printed.
+    Each newer run, which cannot be taken over, is ended, and the reason is printed.
     """
     for run in left_runs(device):
         try:

@@ -20,7 +20,6 @@ from mirage.processes.hangup import HangUps
 from mirage.processes.reaper_client import ReaperClient
 from mirage.processes.unread import unread_stderr
 from mirage.samples import INTERVAL_S
-from mirage.serve import files, launcher
 from mirage.serve.access.server_keys import KeySource, ServerKeys
 from mirage.serve.admin.bringing import Bringing
 from mirage.serve.admin.declaring import Declaring
@@ -31,35 +30,36 @@ from mirage.serve.admin.server import AdminServer
 from mirage.serve.admin.status import TenantsView
 from mirage.serve.adoption.book import RunBook
 from mirage.serve.adoption.left import LeftRun
-from mirage.serve.again import ReadAgain
 from mirage.serve.apply.applier import ConfigApplier, Origin
 from mirage.serve.apply.recorded import config_record
+from mirage.serve.apply.reload import ReadAgain
 from mirage.serve.apply.source import Written
-from mirage.serve.ask import PROBE
 from mirage.serve.clients.certificate import check_tls
-from mirage.serve.domain import Domain
+from mirage.serve.device.domain import Domain
+from mirage.serve.engines.errors import EngineFailed
 from mirage.serve.engines.warm import WarmStarts
 from mirage.serve.entry import MadeEntry, OwnAddress, RequestEntry
-from mirage.serve.errors import EngineFailed
-from mirage.serve.logs import TO_STDERR, LogPlan
-from mirage.serve.means import Means
-from mirage.serve.preflight import preflight, refusal
-from mirage.serve.ready_file import ReadyFile
-from mirage.serve.rundir import RunDir
-from mirage.serve.said import say
+from mirage.serve.launch import launcher
+from mirage.serve.launch.preflight import preflight, refusal
+from mirage.serve.launch.programs import Means
+from mirage.serve.launch.vllm_facts import PROBE
+from mirage.serve.logs.logs import TO_STDERR, LogPlan
+from mirage.serve.logs.progress import LOOKING, say, telling
+from mirage.serve.rundir import resources
+from mirage.serve.rundir.folders import RunDir
+from mirage.serve.rundir.ready_file import ReadyFile
 from mirage.serve.service.manager import ServiceManager
 from mirage.serve.service.status import status_line
 from mirage.serve.succession import device_name, run_record, succession
-from mirage.serve.telling import LOOKING, telling
-from mirage.serve.together import together
+from mirage.serve.tasks import together
 from mirage.serve.until_signal import UntilSignal, signals_exit
 
 STARTUP_S = {"host": 300.0, "cuda": 900.0}
-"""Seconds for the start of an engine, by the kind of device. On a GPU tens of GB are read, copied
-and registered, kernels are compiled and graphs captured.
+"""Most seconds for the start of an engine, by the kind of device. On a GPU tens of GB are read,
+copied and registered, kernels are compiled and graphs captured.
 """
 WARM_LOG = "@forks.log"
-"""File name of the forking process's log, which no tenant's log can have."""
+"""File name of the fork server's log; no tenant's log can have this name."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class ServeOptions:
     ready_file: Path | None = None
     log_dir: Path | None = None
     startup_timeout_s: float | None = None
-    """Seconds for the start of an engine; None takes `STARTUP_S`."""
+    """Most seconds for the start of an engine; None takes `STARTUP_S`."""
     all_or_nothing: bool = False
     """True if a tenant that cannot start ends the whole server."""
     keys: ServerKeys = field(default_factory=lambda: ServerKeys(KeySource()))
@@ -80,14 +80,15 @@ class ServeOptions:
     """Sockets of the address that listen already."""
     service: ServiceManager = field(default_factory=ServiceManager)
     device: str = ""
-    """Name of the device if its file has several; empty for the only one."""
+    """Name of the device if the configuration has several; empty for the only one."""
 
 
 class SaysReady(Protocol):
     """Receiver of the news that all is ready; `ReadyFile` is one."""
 
     def write(self, url: str) -> None:
-        """Tell that the server is ready at `url`. Raises `ConfigError`."""
+        """Tell that the server is ready at `url`. Raises `ConfigError` if that fails for a reason
+        that the user can correct."""
 
     def remove(self) -> None:
         """Tell that the server is no longer ready. Idempotent."""
@@ -100,7 +101,8 @@ def serve(
     means: Means,
     profiled: Mapping[str, Profiled] = UNPROFILED,
 ) -> int:
-    """Serve until a signal; return the exit code (0 on SIGTERM, 130 on SIGINT).
+    """Serve until a signal; return the exit code (0 on SIGTERM or when the terminal closes, 130 on
+    SIGINT).
 
     `profiled` has the times of tenants' steps that the controller uses at first. Raises
     `ConfigError` for errors that the user can correct, before any engine starts. Raises
@@ -109,7 +111,7 @@ def serve(
     """
     ready = ReadyFile(options.ready_file)
     ready.prepare()
-    files.check_folders(options.log_dir)
+    resources.check_folders(options.log_dir)
     check_tls(config.http)
     own = partial(OwnAddress, logs=options.logs, passed=options.sockets)
     return serve_behind(own, config, origin, options, means, ready, profiled)
@@ -173,6 +175,8 @@ def _serve(
             domain.attendance,
             rundir.log,
             options.device,
+            routers=lambda: domain.desk.guests,
+            own_router=lambda: domain.desk.has_own,
         )
         overviewing = Overviewing(view, domain.registry, domain.loans)
         supervisor = Supervisor(
@@ -229,8 +233,8 @@ class Supervisor:
         wanted: Written,
         left: LeftRun | None,
     ) -> None:
-        """`wanted` is applied once `domain` is served, if an engine was taken over that serves
-        another configuration.
+        """`wanted` is the configuration to serve. If the engines that were taken over serve another
+        one, it is applied once `domain` serves.
 
         `left` is the run that is taken over, None for a new one.
         """
@@ -257,7 +261,8 @@ class Supervisor:
         self._signals = UntilSignal(self, hangups, options.service)
 
     async def run(self) -> int:
-        """Start, serve and stop; returns and raises as `serve` does."""
+        """Start, serve and stop; return the exit code. Raises `ConfigError` and `EngineFailed`, see
+        `serve`."""
         return await self._signals.run()
 
     # -- starting and serving -----------------------------------------------------------
@@ -319,7 +324,7 @@ class Supervisor:
         """Open the address before engines start, so that a taken port costs no start; return the
         URL.
 
-        Raises `ConfigError`.
+        Raises `ConfigError` if it cannot listen there.
         """
         host, port = self._options.host, self._options.port
         try:
@@ -334,10 +339,11 @@ class Supervisor:
         return url
 
     async def _hear_router(self) -> None:
-        """Accept the connection of a router that a killed supervisor left, and send it this one's
-        table, once engines of that supervisor have been taken over.
+        """Accept the connection of a router that a killed supervisor left, and send it a new table
+        of tenants, once the engines of that supervisor have been taken over.
 
-        Until then the router goes on with the table that it has.
+        Until then the router goes on with its old table. Does nothing for a router that this
+        supervisor has started.
         """
         if not self._address.hears:
             await self._domain.serves()
@@ -349,7 +355,7 @@ class Supervisor:
             self._domain.looks_after(path, listen)
 
     async def _listen_to_operators(self, url: str) -> None:
-        """Open the admin socket. Raises `ConfigError`."""
+        """Open the admin socket. Raises `ConfigError` if it cannot be opened."""
         path = self._address.admin_socket
         try:
             await self._admin.start(path, url)
@@ -375,7 +381,7 @@ class Supervisor:
         """Do nothing when the first signal comes: `stop` follows."""
 
     def kill(self) -> None:
-        """Kill the router and all engines at once, and remove the files of this run."""
+        """Kill the router and all engines immediately, and remove the files of this run."""
         self._address.kill()
         self._domain.kill()
         self._ready.remove()

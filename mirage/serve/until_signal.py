@@ -1,4 +1,6 @@
-"""A server until a signal: the first signal stops it in order, the second at once."""
+"""A server until a signal: the first SIGTERM or SIGINT makes it stop after a time for running
+requests, the second kills it at once. SIGHUP makes it read its files again.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from mirage.processes.hangup import HangUps
-from mirage.serve.said import say
+from mirage.serve.logs.progress import say
 from mirage.serve.service.manager import ServiceManager
 
 HANG_UP_S = 0.5
@@ -21,7 +23,7 @@ EXIT_CODES: dict[int, int] = {signal.SIGTERM: 0, signal.SIGHUP: 0, signal.SIGINT
 
 
 class SignalledServer(Protocol):
-    """Parts of a server that is ended by a signal."""
+    """Server, as the handler of its signals sees it (`UntilSignal`)."""
 
     async def serve(self) -> None:
         """Start and serve. Never returns: it fails or is cancelled."""
@@ -30,14 +32,15 @@ class SignalledServer(Protocol):
         """Note that the first signal has come; `stop` follows."""
 
     async def stop(self) -> None:
-        """Stop in order all that has begun; the task of `serve` has ended before."""
+        """Stop all that has begun, with time for running requests; the task of `serve` has ended
+        before."""
 
     def kill(self) -> None:
-        """Kill all processes at once, and remove all files."""
+        """Kill all processes of the server immediately, and remove the files of its run."""
 
 
 class UntilSignal:
-    """Handles the signals to one server."""
+    """Handler of the signals to one server."""
 
     def __init__(self, server: SignalledServer, hangups: HangUps, service: ServiceManager) -> None:
         self._server, self._hangups, self._service = server, hangups, service
@@ -45,7 +48,8 @@ class UntilSignal:
         self._signal: asyncio.Future[int]
 
     async def run(self) -> int:
-        """Serve and stop; return the exit code. Raises as `serve` does."""
+        """Serve and stop; return the exit code. Raises the error with which the server's
+        `serve` ends."""
         loop = asyncio.get_running_loop()
         self._signal = loop.create_future()
         for number in EXIT_CODES.keys() - {signal.SIGHUP}:

@@ -1,9 +1,10 @@
-"""The requests in decode, at a cost for each event that does not grow with their number.
+"""The requests in decode, at a cost for each event that hardly grows with their number.
 
 One counter of decode steps stands for all. A request's context is that counter plus an offset of
 its own, so it needs a new KV block whenever the counter passes a certain remainder modulo the block
-size, and it finishes at a count that is known when it joins. Block growth, context and finishes of
-any number of steps are then sums over at most one block's remainders.
+size, and it finishes at a count that is known when it joins. Block growth and context after any
+number of steps are then sums over at most one block's remainders, and the next finish is the top of
+a heap.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ class SimulatedRequest:
 
     @property
     def known(self) -> int:
-        """Tokens whose KV a prefill must compute: the prompt, and what was generated before a
-        preemption.
+        """Tokens that need KV before the request decodes: the prompt, and what was generated before
+        a preemption. Up to date only while the request is not in the batch.
         """
         return self.prompt + self.generated
 
@@ -87,8 +88,9 @@ class LongestGaps:
 class Batch:
     """Requests in decode and their KV blocks.
 
-    One with 6 tokens in blocks of 4 needs a block at the counter's remainder 2, one with 3 tokens
-    at remainder 1. So 5 steps bring the first its third block and the second, which ends, another:
+    A request with 6 tokens in blocks of 4 needs a block at the counter's remainder 2, a request
+    with 3 tokens at remainder 1. So 5 steps bring the first its third block; the second gets its
+    second block and ends:
 
     >>> batch = Batch(block_tokens=4)
     >>> batch.join(SimulatedRequest(0, arrival=0, prompt=6, output=9, computed=6))

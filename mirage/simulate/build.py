@@ -44,8 +44,8 @@ from mirage.units import ceil_div
 from scheduler.sharing import make_sharing
 
 UNBOUNDED: Mapping[str, Any] = {"queued": 1 << 40, "wait_s": inf}
-"""Bounds of waiting requests that refuse none: a simulation judges limits by the requests'
-times.
+"""Limits of the number of waiting requests and of their wait, so large that none is refused: a
+simulation judges requests by their latencies.
 """
 Streamed = tuple[int, int]
 """Number of layers remapped, and number of slots."""
@@ -64,11 +64,11 @@ def world(
 ) -> World:
     """A world with the engines, their requests, and the code that decides about their memory.
 
-    `skipping` simulates many equal steps at once. `arrivals` are the requests of each tenant,
+    `skipping` simulates many equal steps in one go. `arrivals` are the requests of each tenant,
     instead of those that the experiment draws. `max_num_seqs` is the most requests in one step, by
     tenant, instead of the experiment's limit. Time begins at `start` picoseconds. With a roster,
-    `stands` has the tenants that are or may come to the device, and the state in which each begins;
-    None is on disk.
+    `stands` has the tenants that are or may come to the device, and the state in which each begins,
+    where None is stopped with the weights on disk; without `stands` the roster chooses the states.
     """
     sharing = setup.experiment.sharing
     co_running = sharing.mode == "spatial" and not sharing.isolated
@@ -132,7 +132,7 @@ def _add_rostered(
 
 
 class _Builder:
-    """Builder of one tenant's engine under one policy."""
+    """Builder of one tenant's simulated engine under one policy."""
 
     def __init__(
         self,

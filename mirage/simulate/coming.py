@@ -22,14 +22,13 @@ Seconds = Annotated[float, Field(ge=0, le=1e6)]
 
 
 class SimulatedRoster(RosterSection):
-    """Roster of an experiment: models are awake on request, not all at once. Shares may be left
-    out.
+    """Roster of an experiment: models are awake on request, not all at the same time. Shares may be
+    left out.
     """
 
     sleep_s: Seconds = 0.1
-    """Seconds of a sleep beside those of the copied bytes; `wake_s`, `stop_s` and `start_s`
-    likewise.
-    """
+    """Seconds that a sleep takes in addition to its copies; `wake_s`, `stop_s` and `start_s` are
+    the same of a wake, a stop and a start."""
     wake_s: Seconds = 0.05
     stop_s: Seconds = 1.0
     start_s: Seconds = 5.0
@@ -46,8 +45,8 @@ class Coming:
     """True if a tenant that yields sleeps; False if its process ends."""
     copies: bool = False
     """True if a sleep copies all weights to host memory and keeps nothing on the device except the
-    process's own memory. If False, a model starts asleep: it needs no room on the device before it
-    is up.
+    process's own memory. If False, and `sleeps` is True, a model starts asleep: it needs no room on
+    the device until its process is up.
     """
     changes: Mapping[str, Any] = field(default_factory=dict)
 

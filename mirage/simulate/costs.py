@@ -21,7 +21,7 @@ class ExpertTimes(NamedTuple):
 
 NO_EXPERTS = ExpertTimes()
 USUAL_PROMPT = 512
-"""Tokens of a prompt by which `token_s` is computed."""
+"""Tokens of the prompt from whose time `token_s` is computed."""
 
 
 class StepCosts:
@@ -60,8 +60,8 @@ class StepCosts:
         )
 
     def took(self, tokens: int, steps: int) -> float:
-        """Note `steps` steps of `tokens` tokens each; return the number of experts that they
-        loaded.
+        """Note `steps` steps of `tokens` tokens each; return the expected number of experts that
+        they loaded, 0 where experts stay on the device.
         """
         return 0.0
 
@@ -70,8 +70,8 @@ class StepCosts:
         return NO_EXPERTS
 
     def compute_ps(self, work: Work, co_runners: int) -> int:
-        """Picoseconds of a step that waits for no layer, beside `co_runners` engines with this one
-        included.
+        """Picoseconds of a step that waits for no layer, while `co_runners` engines, this one
+        included, share the device.
         """
         return self.roofline.compute_ps(work, co_runners)
 

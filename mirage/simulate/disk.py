@@ -13,7 +13,7 @@ from mirage.tiers.space import stride_of
 from mirage.tiers.ssd.index import CellIndex
 
 After = Callable[[int, Callable[[], None]], None]
-"""Schedules a call at a time in picoseconds."""
+"""Function that schedules a call at a time in picoseconds."""
 Now = Callable[[], int]
 
 

@@ -37,10 +37,10 @@ class Surroundings(Protocol):
     """The world as an engine sees it. Times are picoseconds unless a name ends in ``_s``."""
 
     skipping: bool
-    """True if spans may be longer than one step."""
+    """True if a span (equal steps that are simulated in one go) may be longer than one step."""
     until: int
-    """Time at which measuring begins anew, or the run ends. A span ends with the step that is under
-    way at this time.
+    """Time at which the run stops for now, for example to begin measuring anew; `NEVER` if there is
+    no such time. The step that is under way at this time is a span of its own.
     """
 
     def now_s(self) -> float:
@@ -49,7 +49,7 @@ class Surroundings(Protocol):
     def report(self, engine: Engine, report: Report, leaves: int) -> None:
         """Send a report to the controller at time `leaves`.
 
-        Its answers arrive by `Engine.receive`, possibly before this call returns.
+        The controller's answers arrive by `Engine.receive`, possibly before this call returns.
         """
 
     def co_runners(self, engine: Engine) -> tuple[int, int]:
@@ -58,13 +58,13 @@ class Surroundings(Protocol):
         """
 
     def co_runners_changed(self, engine: Engine) -> None:
-        """This engine has begun or stopped to compute, or to stream."""
+        """Note that this engine has begun or stopped to compute, or to stream."""
 
     def began(self, engine: Engine) -> None:
-        """This engine has begun a step, or a span of steps."""
+        """Note that this engine has begun a step, or a span of steps."""
 
     def finished(self, engine: Engine, request: SimulatedRequest) -> None:
-        """A request of this engine has received its last token."""
+        """Note that a request of this engine has received its last token."""
 
 
 MakeRoom = Callable[
@@ -77,8 +77,8 @@ class Engine:
     """One engine with the requests of one tenant, in the order of `arrivals`.
 
     Times are picoseconds of simulated time. `load_ps` is T_T. `make_room` and `make_costs` replace
-    the usual room and costs. An engine that keeps KV of finished requests, on the device and below,
-    is given `reuse`, `loads` and the `tally` in which they count.
+    the usual room and costs. An engine that keeps KV blocks of finished requests is given `reuse`,
+    its cache on the device, also `loads` if there are tiers, and the `tally` in which both count.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Engine:
         it.
         """
         self.stirred = False
-        """True if an idle engine has received a message that it must act on."""
+        """True if a message has come between two steps, so that the world must call `wake`."""
         self._inbox: list[Allotment | Refusal | Turn] = []
         self._moves = Moves(holding, load_ps, limits.apply_ps, self.tally)
         self._speaker = Speaker(
@@ -153,12 +153,14 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """True if any request waits or runs."""
+        """True if any request waits, loads its prefix or runs."""
         return self.queues.unfinished
 
     @property
     def streams(self) -> bool:
-        """True if steps load layers, or experts."""
+        """True if layers or experts are given away: steps load all streamed layers over the link,
+        and the cold experts that they route to.
+        """
         return self.holding.layers_remapped > 0 or self.holding.experts > 0
 
     def report(self) -> Report:
@@ -166,8 +168,8 @@ class Engine:
         return self._speaker.report()
 
     def wake(self, now: int) -> None:
-        """Handle all that is due now: the end of a span, arrivals, and messages received while
-        idle.
+        """Handle all that is due now: the end of a span, blocks that were loaded, arrivals, and
+        messages that came during the span. Then begin the next step if there is work.
         """
         self.stirred = False
         computed = self.stepper.stepping
@@ -193,8 +195,8 @@ class Engine:
         self.next_event = self._next_event()
 
     def receive(self, message: Allotment | Refusal | Turn, now: int) -> None:
-        """Receive a message. It is acted on at once between steps, else at the end of the current
-        step.
+        """Receive a message. It is acted on immediately between steps, else at the end of the
+        current step.
         """
         self._inbox.append(message)
         if self.stepper.stepping:
@@ -234,8 +236,8 @@ class Engine:
         return self._hold_end()
 
     def _hold_end(self) -> int:
-        """Time at which requests that were held for memory have waited long enough; `NEVER` if none
-        is held.
+        """Time at which requests that lack memory have waited long enough: those that are held, or
+        a loaded one that cannot start. `NEVER` if there is none.
         """
         queues, hold = self.queues, self.growth_hold
         waits = queues.held or (queues.stuck and hold.may_hold())
@@ -297,7 +299,7 @@ class Engine:
             self._returning.pace(self.stepper.span.first_ps if self.stepping else None)
 
     def _horizon(self) -> Horizon | None:
-        """Time that no span passes; None if steps must be taken one by one."""
+        """Times at which the next span must end; None if steps must be taken one by one."""
         if self.growth_hold.missing or self.loads.under_way or not self.world.skipping:
             return None
         event = self._speaker.due if self.limits.elastic else NEVER
@@ -307,7 +309,7 @@ class Engine:
 
     @property
     def _awaits_arrivals(self) -> bool:
-        """True if the next request that arrives may be admitted at once."""
+        """True if the next request that arrives may be admitted immediately."""
         return not self.queues.waiting and self.turn.granted
 
     def _finished(self, request: SimulatedRequest, now: int) -> None:

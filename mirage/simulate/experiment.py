@@ -73,9 +73,8 @@ class SimulatedTenant(Strict):
     name: str = Field(pattern=r"^[A-Za-z0-9._/-]+$")
     model: str
     share: float = Field(default=AUTO_SHARE, gt=0, le=100)
-    """Per cent of the device. With a `roster` it may be left out: the least with all layers in
-    place.
-    """
+    """Per cent of the device. With a `roster` it may be left out, and is then the least with which
+    all layers are in place; on several devices without one, see `fleet.shares.filled`."""
     rate: Rate | None = None
     """Requests a second; left out with a trace, which has the times and tenants of requests."""
     lengths: str | None = None
@@ -87,8 +86,8 @@ class SimulatedTenant(Strict):
     max_percent: Annotated[float, Field(ge=0, le=100)] | None = None
     """Overrides `remap.max_percent` for this tenant."""
     max_cost_ms: Annotated[float, Field(ge=0, le=1e6)] | None = None
-    """Most milliseconds that waiting for layers may add to its tokens; above that it gives no more
-    layers.
+    """Most milliseconds that waiting for layers may add to each of the tenant's tokens on average;
+    above that it gives no more layers.
     """
     max_num_seqs: Count | None = None
     """Overrides `limits.max_num_seqs` for this tenant; the next two keys override theirs
@@ -112,8 +111,8 @@ class Workload(Strict):
     """Requests to the engines.
 
     `bursty` and `poisson` arrivals are drawn at each tenant's rate; `trace` takes times and lengths
-    from a trace's file; `windows` takes a window of such a file for each tenant, drawn by the seed,
-    and stretches it to the tenant's rate.
+    from a trace's file; `windows` takes the gaps between rows of such a file, for each tenant from
+    a row that the seed draws, and scales them to the tenant's rate.
     """
 
     arrivals: Literal["bursty", "poisson", "trace", "windows"] = "bursty"
@@ -121,14 +120,14 @@ class Workload(Strict):
     files: dict[str, FilePath] = Field(default_factory=dict)
     """Trace of each tenant, instead of one file that is dealt to all."""
     window: Annotated[tuple[float, float] | None, Field(strict=False)] = None
-    """Start and end in seconds of the part of each trace that is used; the whole trace if left
-    out.
+    """Start and end of the part of each trace that is used, in seconds by the trace's arrivals; the
+    whole trace if left out.
     """
     trace_format: TraceFormat | None = None
     """Format of the file, for files whose beginning does not tell it."""
     rate: Rate | None = None
-    """Requests a second. For a file without arrivals they are drawn by the seed; for a whole trace
-    with arrivals its gaps are scaled.
+    """Requests a second of the whole file. For a file without arrival times, they are drawn by the
+    seed at this rate; for a whole trace that has them, its gaps are scaled to it.
     """
     requests: Count | None = None
     """Number of requests over all tenants; for a trace all rows if left out."""
@@ -144,20 +143,28 @@ class Workload(Strict):
     @model_validator(mode="after")
     def _is_whole(self) -> Workload:
         if self.files and (self.arrivals != "trace" or self.file or self.rate is not None):
-            raise ValueError("files are for arrivals trace without file and rate: set one or other")
+            raise ValueError(
+                "files works only with arrivals: trace, without file and rate: leave some out"
+            )
         if self.window is not None and not 0 <= self.window[0] < self.window[1]:
             raise ValueError("window ends before it starts: write [START, END] in seconds")
         if self.window is not None and (self.arrivals != "trace" or self.rate is not None):
-            raise ValueError("window is for arrivals trace without rate: leave one of them out")
+            raise ValueError("window works only with arrivals: trace, without rate: leave one out")
         if self.arrivals in ("trace", "windows") and self.file is None and not self.files:
             raise ValueError(f"arrivals {self.arrivals!r} need a file: name a trace")
         if self.arrivals in ("bursty", "poisson") and self.file is not None:
-            raise ValueError("file is for arrivals trace or windows: set them, or leave it out")
+            raise ValueError(
+                "file works only with arrivals: trace or windows: write that, or leave it out"
+            )
         for key in ("trace_format", "rate"):
             if not (self.file or self.files) and getattr(self, key) is not None:
-                raise ValueError(f"{key} is for a trace's file: name one, or leave it out")
+                raise ValueError(
+                    f"{key} works only with a file of a trace: name one, or leave it out"
+                )
         if self.arrivals == "trace" and self.peak is not None:
-            raise ValueError("peak is for drawn arrivals: a trace brings its own, leave it out")
+            raise ValueError(
+                "peak works only with drawn arrivals, because a trace has its own: leave it out"
+            )
         self._check_idle_keys()
         if self.arrivals != "trace":
             self._check_number()
@@ -174,8 +181,8 @@ class Workload(Strict):
         of_trace = self.arrivals == "trace"
         idle = {"lengths"} if of_trace else {"traffic", "time_scale"}
         if written := sorted(idle & self.model_fields_set):
-            why = "a trace brings its own" if of_trace else "it is for arrivals trace"
-            raise ValueError(f"{written[0]} changes nothing here: {why}, leave it out")
+            why = "a trace has its own" if of_trace else "only a whole trace has it"
+            raise ValueError(f"{written[0]} changes nothing here, because {why}: leave it out")
 
     def _check_number(self) -> None:
         if self.requests is None:
@@ -212,7 +219,7 @@ class SimulatedSharing(SharingSection):
     @model_validator(mode="after")
     def _walls_need_space(self) -> SimulatedSharing:
         if self.isolated and self.mode == "temporal":
-            raise ValueError("isolated is for spatial sharing: leave it out, or change mode")
+            raise ValueError("isolated works only with mode: spatial: leave it out, or change mode")
         return self
 
 
@@ -226,7 +233,9 @@ class Experiment(Strict):
     memory_gib: PositiveFloat | None = None
     """GiB of device memory, instead of the hardware's."""
     link_gb_s: PositiveFloat | None = None
-    """GB/s of the link, instead of the hardware's: in one direction, and in both at once."""
+    """GB/s of the link in each direction, instead of the hardware's, while one direction is used,
+    and without `link_mixed_gb_s` also while both are.
+    """
     link_mixed_gb_s: PositiveFloat | None = None
     """GB/s in each direction while both are used, instead of the hardware's."""
     tenants: list[SimulatedTenant] = Field(min_length=1)
@@ -236,8 +245,8 @@ class Experiment(Strict):
     workload: Workload
     limits: EngineLimits = EngineLimits()
     prefix_cache: bool = False
-    """True if engines keep blocks of finished requests for prompts with the same beginning. With
-    tiers they always do.
+    """True if engines keep blocks of finished requests for prompts with the same beginning. Under
+    policies that use tiers they always do.
     """
     tiers: SimulatedTiers | None = None
     """Memory below the device, for the policies that use it."""
@@ -257,6 +266,15 @@ class Experiment(Strict):
     layer_parts: Count = 1
     """Number of parts of a layer that move independently."""
 
+    def tenant(self, name: str) -> SimulatedTenant:
+        """The tenant of that name."""
+        return next(t for t in self.tenants if t.name == name)
+
+    def max_len(self, tenant: str, model: Model) -> int:
+        """Most tokens of a request to this tenant of `model`, prompt and output together."""
+        own = self.tenant(tenant).max_model_len
+        return min(own or self.limits.max_model_len or model.max_len, model.max_len)
+
 
 Asked = TypeVar("Asked", bound=Experiment)
 
@@ -273,8 +291,10 @@ class Setup:
         known: Mapping[str, variants.Variant] = variants.VARIANTS,
     ) -> None:
         """Check the experiment. `hardware`, and `models` by tenant, replace those that it names.
+        Profiles that it names by path are relative to `near`.
 
-        Its policies are names in `known`. Raises `ConfigError` with one line.
+        Its policies are names in `known`. Raises `ConfigError` if the experiment names an unknown
+        policy, model or hardware, or cannot be simulated.
         """
         self.experiment = experiment
         self.near = near or Path()
@@ -300,13 +320,17 @@ class Setup:
         self._check_experts()
 
     def comparing(self, policies: list[str]) -> Setup:
-        """A copy of this set-up with other policies. Raises `ConfigError`."""
+        """A copy of this set-up with other policies, and with the hardware and models that its file
+        names. Raises `ConfigError` for a policy that is unknown or cannot be simulated here.
+        """
         changed = self.experiment.model_copy(update={"policies": policies})
         return Setup(changed, self.near, known=self.known)
 
     @property
     def device_bytes(self) -> int:
-        """Bytes of device memory that the tenants share: the sum of their shares."""
+        """Bytes of device memory that the tenants share: the sum of their shares, or with a roster
+        the whole device.
+        """
         return int(self.hardware.memory_bytes * self.total_share / 100)
 
     def share(self, tenant: str) -> float:
@@ -315,13 +339,11 @@ class Setup:
 
     def max_len(self, tenant: str) -> int:
         """Most tokens of a request to this tenant, prompt and output together."""
-        longest = self.models[tenant].max_len
-        own = self.tenant(tenant).max_model_len
-        return min(own or self.experiment.limits.max_model_len or longest, longest)
+        return self.experiment.max_len(tenant, self.models[tenant])
 
     def tenant(self, name: str) -> SimulatedTenant:
         """The tenant of that name."""
-        return next(t for t in self.experiment.tenants if t.name == name)
+        return self.experiment.tenant(name)
 
     def config(self, variant: variants.Variant, only: str | None = None) -> Config:
         """Configuration for the deciding code; with `only`, of one tenant and its isolated
@@ -472,7 +494,7 @@ class Setup:
 def load(path: Path, known: Mapping[str, variants.Variant] = variants.VARIANTS) -> Setup:
     """Read and check one experiment, whose policies are names in `known`.
 
-    Raises `ConfigError` with one line.
+    Raises `ConfigError` if the file cannot be read, or the experiment cannot be simulated.
     """
     raw = read_yaml(path)
     if isinstance(raw, dict) and "decode" in raw:
@@ -488,8 +510,11 @@ def load(path: Path, known: Mapping[str, variants.Variant] = variants.VARIANTS) 
 
 
 def with_traces(experiment: Asked, near: Path) -> Asked:
-    """The experiment with its traces located: paths are relative to `near`, or names of public
-    traces.
+    """Return the experiment with each trace replaced by its path, as `located` finds it. `near` is
+    the experiment's folder, which relative paths are relative to.
+
+    Raises `TraceError` for a public trace that was not fetched, and `InputRefused` for an unset
+    variable or an unknown home in a path.
     """
     file, files = experiment.workload.file, experiment.workload.files
     update: dict[str, object] = {}

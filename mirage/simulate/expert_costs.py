@@ -49,5 +49,5 @@ class ExpertCosts(StepCosts):
         return ExpertTimes(self._expert_ps / PS, self._observed.routed())
 
     def _loads(self, tokens: int) -> float:
-        """Number of experts that a step of `tokens` tokens loads."""
+        """Expected number of cold experts of all layers that a step of `tokens` tokens loads."""
         return self._routers.routed(tokens)[self._holding.experts]

@@ -23,8 +23,8 @@ from mirage.tiers.policies import EvictionPolicy
 
 
 class Hit(NamedTuple):
-    """A block below the device: the medium that it lies in, and the time at which it can be copied
-    up.
+    """A block below the device: the medium that it lies in, and the time in picoseconds from which
+    it can be copied to the device.
     """
 
     medium: Medium
@@ -46,8 +46,8 @@ class Speed:
 
 
 class Hierarchy:
-    """All tiers with a capacity. An engine calls `join` first; its requests then `seek` and
-    `store`.
+    """All tiers with a capacity. An engine calls `join` first, then `seek` for the blocks of a
+    request, and `store` for blocks that leave the device.
     """
 
     def __init__(self, speeds: dict[Medium, Speed], policy: Callable[[], EvictionPolicy]) -> None:
@@ -83,7 +83,8 @@ class Hierarchy:
 
     def seek(self, guest: int, request: int, names: Iterable[Name], now: int) -> list[Hit]:
         """Find the blocks of `names` in order, up to the first that is neither held nor on its way.
-        They are kept until `leave`.
+        They are not evicted before `leave` is called for the request; those on the disk begin to
+        come up.
         """
         self.settle(now)
         found = []
@@ -95,7 +96,8 @@ class Hierarchy:
         return found
 
     def leave(self, guest: int, request: int, now: int) -> None:
-        """A request of a guest (an engine) has ended and needs its blocks no more."""
+        """Note that a request of a guest (an engine) needs no more blocks of the tiers: it has
+        loaded them, or computes them."""
         self.settle(now)
         for pool in self.pools:
             pool.answers.pop((pool.members[guest], request), None)
@@ -103,14 +105,17 @@ class Hierarchy:
             self._carry_out(pool)
 
     def store(self, guest: int, names: list[Name], now: int) -> dict[Name, int]:
-        """Begin to copy those of `names` down that are not held yet and find room.
+        """Begin to copy those of `names` that no tier holds to the tiers that engines read: each
+        to the fastest one that has room.
 
-        Returns the time at which each copy ends, of the new copies and of those under way.
+        Returns the time in picoseconds at which each copy of `names` ends, of the new copies and of
+        those under way.
         """
         self.settle(now)
-        ends: dict[Name, int] = {}
+        ends = {name: p.writes[name] for p in self.pools for name in names if name in p.writes}
+        left = [name for name in names if not any(pool.core.has(name) for pool in self.pools)]
         for pool in self.pools:
-            ends |= self._store(pool, guest, [name for name in names if name not in ends])
+            ends |= self._store(pool, guest, [name for name in left if name not in ends])
         return ends
 
     def settle(self, now: int) -> None:
@@ -165,8 +170,8 @@ class Hierarchy:
         pool.core.commit(member, [name.key])
 
     def _store_in_host(self, name: Name) -> int | None:
-        """Begin a copy into host memory of a block that a peer is about to evict; return its end,
-        None without room.
+        """Begin a copy into host memory of a block that a peer is about to evict; return the time
+        of its end, None if host memory has no room.
         """
         host = self.pools[-1]
         return self._store(host, self._writers[name.fingerprint], [name]).get(name)
@@ -192,7 +197,8 @@ class Hierarchy:
 
 
 class _Pool:
-    """One core from which engines copy, with its members' numbers by guest."""
+    """One pool (`mirage.tiers.core.Core`) from which engines copy, and the numbers under which it
+    knows them."""
 
     def __init__(self, medium: Medium, core: Core, down: Lane) -> None:
         self.medium, self.core, self.down = medium, core, down

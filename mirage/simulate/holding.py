@@ -60,7 +60,8 @@ class SimulatedMemory(CountedMemory):
 
     @property
     def lent(self) -> Lent:
-        """Kind of lending that is on: layers of any model in turns, or of this one at once."""
+        """Layers that are lent at present: none, this model's own under spatial sharing, or those
+        of any model in turns."""
         return self._way.lent
 
     def recalls(self, used_blocks: int, running: int) -> bool:
@@ -79,8 +80,8 @@ class SimulatedMemory(CountedMemory):
         return True
 
     def reconcile(self, used_blocks: int) -> tuple[bool, int]:
-        """Make one pass towards the target; return True if anything moved, and the number of layers
-        to load.
+        """Make one round of moves towards the target; return True if anything moved, and the number
+        of layers to load.
         """
         self._used_blocks = used_blocks
         before = self._state
@@ -104,7 +105,7 @@ class SimulatedMemory(CountedMemory):
     # -- what requests use --------------------------------------------------------------
 
     def busy_extents(self) -> int:
-        """Extents that the blocks of requests occupied when told last."""
+        """Extents that the blocks of requests occupied, by the `used_blocks` of the last call."""
         return self.extents_of(self._used_blocks)
 
     def extents_of(self, used_blocks: int) -> int:

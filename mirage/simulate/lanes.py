@@ -15,16 +15,18 @@ class Lane:
         self._free_at = 0
 
     def takes(self, nbytes: int) -> int:
-        """Picoseconds that `nbytes` take, without waiting for other copies."""
+        """Picoseconds for which `nbytes` occupy the link: without the latency, and without waiting
+        for other copies."""
         return round(nbytes / self._bytes_per_s * PS)
 
     def copy(self, now: int, nbytes: int) -> int:
-        """Time at which a copy that is requested now ends. Its latency overlaps with other
-        copies.
+        """Put a copy behind those requested before, and return the time at which it ends. Its
+        latency overlaps with other copies.
         """
         self._free_at = max(now, self._free_at) + self.takes(nbytes)
         return self._free_at + self._latency_ps
 
     def backlog(self, now: int) -> int:
-        """Picoseconds until the copies requested so far are done."""
+        """Picoseconds for which the copies requested so far still occupy the link, from `now` on,
+        without their latency."""
         return max(0, self._free_at - now)

@@ -1,4 +1,4 @@
-"""Limits of a simulated engine's steps, and the way in which it is driven."""
+"""Limits of a simulated engine's steps, and its settings for memory, turns and reports."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class StepLimits:
     headroom_extents: int
     lookahead_steps: int
     kept: Kept
-    """KV memory that new requests leave free for running ones."""
+    """Rule for the KV memory that waiting requests leave free for running ones."""
     report_ps: int
     apply_ps: int
     hold_s: float = PATIENCE_S

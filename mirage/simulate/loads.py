@@ -29,7 +29,7 @@ PATIENCE_PS = round(COMING_S * PS)
 
 @dataclass(slots=True, eq=False)
 class RequestLoad:
-    """Load of one request's blocks, up to its block number `blocks`."""
+    """Load after which a request has its first `blocks` blocks. Times are picoseconds."""
 
     request: SimulatedRequest
     blocks: int
@@ -43,7 +43,7 @@ class RequestLoad:
     """
     late_from: int
     media: Counter[Medium] = field(default_factory=Counter)
-    """Number of blocks in each medium."""
+    """Number of the blocks to load, by the medium from which they come."""
 
 
 class NoLoads:
@@ -53,7 +53,8 @@ class NoLoads:
     """Loads for which requests wait."""
 
     def arrived(self, request: SimulatedRequest, now: int) -> None:
-        """A request entered the queue: blocks of its prefix that are on a disk begin to come up."""
+        """Note that a request entered the queue. With tiers, the disk then begins to read blocks of
+        its prefix into host memory; here nothing happens."""
 
     def seek(self, request: SimulatedRequest, found: PrefixFound, now: int) -> list[Hit]:
         """Blocks below the device that follow those `found` on it, as far as the request would wait

@@ -1,4 +1,4 @@
-"""Time that an engine's memory takes on the way to an allotment. Times are picoseconds."""
+"""Time that an engine's moves of memory take on the way to an allotment. Times are picoseconds."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from mirage.simulate.tally import Tally
 
 
 class Moves:
-    """Memory moves of one engine: acting on an allotment takes `apply_ps`, each returning layer
-    `load_ps`.
+    """Memory moves of one engine: each round of moves takes `apply_ps`, and the load of each
+    returning layer `load_ps`.
 
     A returning expert takes its part of `load_ps`, by its bytes.
     """
@@ -17,12 +17,16 @@ class Moves:
         self._holding, self._tally = holding, tally
         self._load_ps, self._apply_ps = load_ps, apply_ps
         self.ready_at = 0
-        """Time at which the engine will have acted on the newest allotment."""
+        """Time before which no step begins: the end of the last round of moves, or of a copy that a
+        step has to wait for.
+        """
         self._loaded_at = 0
         """Time at which the last of the returning layers will have been loaded."""
 
     def reconcile(self, used_blocks: int, now: int) -> bool:
-        """Make one pass towards the target; True if anything moved."""
+        """Make one round of moves towards the target, as far as the used blocks allow it. True if
+        any memory moved.
+        """
         holding, counters, shape = self._holding, self._tally.counters, self._holding.shape
         before = holding.experts
         moved, copies = holding.reconcile(used_blocks)
@@ -39,7 +43,9 @@ class Moves:
         return moved
 
     def wait(self, until: int) -> None:
-        """Let no step begin before `until`, when memory that was given up has been copied."""
+        """Let no step begin before `until`, when cached blocks whose memory is needed have been
+        copied down.
+        """
         self.ready_at = max(self.ready_at, until)
 
     def delay(self, now: int, step_ps: int) -> int:

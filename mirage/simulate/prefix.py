@@ -2,7 +2,7 @@
 tokens.
 
 Simulated requests have no texts. A trace tells what they share: prompts with equal first prefix
-hashes, and requests of one session, each of which begins with all tokens before it.
+hashes, and requests of one session, each of which begins with all tokens of the earlier ones.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ class Prefix:
     """Content of one request's tokens. `model` identifies the weights; `own` is unique to the
     request.
 
-    Hashes name whole blocks of the prompt; the tokens after them are the request's own. Without
-    hashes all of a session's tokens are one text, answers included.
+    Each of `hashes` stands for the next `hash_tokens` tokens of the prompt; the tokens after the
+    last are the request's own. Without hashes all of a session's tokens are one text, answers
+    included.
     """
 
     __slots__ = ("_chain", "_hash_tokens", "_hashed", "_hashes", "_model", "_names", "_rest")
@@ -48,8 +49,8 @@ class Prefix:
 
     @property
     def beginning(self) -> str:
-        """Name of its session, or of its first hash, which other requests may share; empty without
-        both.
+        """Name of the first hash of the prompt, or else of its session: requests with the same name
+        share a beginning. Empty without both.
         """
         if self._hashes:
             return f"prefix {self._hashes[0]}"

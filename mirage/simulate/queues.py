@@ -60,12 +60,14 @@ class Queues:
 
     @property
     def unfinished(self) -> bool:
-        """True if any request waits or runs."""
+        """True if any request waits, loads its prefix or runs."""
         return bool(self.running or self.waiting or self.loading)
 
     @property
     def begun(self) -> int:
-        """Requests that a turn must finish before it ends, if it drains."""
+        """Number of requests that a turn must finish before it ends, if it drains: running and
+        preempted ones.
+        """
         return len(self.running) + self._preempted
 
     @property
@@ -167,7 +169,8 @@ class Queues:
             self._start(request)
 
     def loaded(self, request: SimulatedRequest) -> None:
-        """The request's blocks have arrived, or its load was given up: it waits to start."""
+        """Note that the request's blocks have arrived, or that its load was given up: it waits to
+        start."""
         self.loading[request] = True
 
     def resume(self, request: SimulatedRequest) -> None:
@@ -269,8 +272,8 @@ class Queues:
         return finished
 
     def prefilled(self, request: SimulatedRequest) -> bool:
-        """The prompt of a request is computed, and one more token generated; True if it was the
-        last token.
+        """Note that the prompt of a request is computed, and one more token generated; True if that
+        was its last token.
         """
         self.prefilling.remove(request)
         self._other_blocks -= request.blocks

@@ -1,4 +1,4 @@
-"""KV blocks that leave one simulated engine and return: the order of the steps."""
+"""KV blocks that leave one simulated engine and return: what is done about them at each event."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ class Returning:
             self.spill()
 
     def trim(self, now: int) -> None:
-        """Drop cached blocks whose memory is needed, after they were copied down."""
+        """Drop cached blocks whose memory is needed; the next step waits until those that go to a
+        tier have been copied.
+        """
         if self._queues.reuse.keeps:
             self._moves.wait(self._queues.reuse.trim(self._room.free, now))
 

@@ -34,7 +34,8 @@ class Reuse:
     keeps = False
     """True if blocks of finished requests are kept."""
     shared = 0
-    """KV blocks that several requests count, less one for each block."""
+    """Sum over the KV blocks that several requests hold: for each, the number of these requests
+    less one."""
     again = 0
     """Cached blocks that a request took again, counted since the start."""
     keeps_below = False
@@ -42,7 +43,7 @@ class Reuse:
 
     @property
     def cached(self) -> int:
-        """Cached blocks that belong to no request."""
+        """Number of cached blocks that no request holds."""
         return 0
 
     def find(self, request: SimulatedRequest) -> PrefixFound:
@@ -50,13 +51,13 @@ class Reuse:
         return NO_PREFIX
 
     def take(self, request: SimulatedRequest, found: PrefixFound) -> None:
-        """A request is admitted with the blocks that `find` found for it."""
+        """Note that a request is admitted with the blocks that `find` found for it."""
 
     def prefilled(self, request: SimulatedRequest) -> None:
-        """The prompt of a request is computed: its blocks can be found from now on."""
+        """Note that the prompt of a request is computed: its blocks can be found from now on."""
 
     def released(self, request: SimulatedRequest) -> None:
-        """A request releases the blocks of its `computed` tokens."""
+        """Release the blocks of a request's `computed` tokens."""
 
     def growth(self, free: int) -> int:
         """Number of `free` blocks that may be taken without a call of `trim`."""
@@ -122,7 +123,8 @@ class PrefixCache(Reuse):
         return PrefixFound(blocks, shared)
 
     def wanted(self, request: SimulatedRequest) -> list[Name]:
-        """Names of the blocks of all tokens but the last, which must be computed in any case."""
+        """Names of the whole blocks of all tokens but the last, which must be computed in any
+        case."""
         assert request.prefix is not None, "requests have prefixes where they are cached"
         blocks = (request.known - 1) // self.block_tokens
         return request.prefix.names(blocks, self.block_tokens)
@@ -133,7 +135,7 @@ class PrefixCache(Reuse):
         self._savings.add("device", 0, request.computed)
 
     def loaded(self, request: SimulatedRequest, blocks: int) -> None:
-        """The first `blocks` blocks of a request were loaded from a tier."""
+        """Note that the first `blocks` blocks of a request were loaded from a tier."""
         self._hold(request, blocks, shares=False)
         request.computed = blocks * self.block_tokens
 

@@ -72,7 +72,8 @@ def _pipeline(sets: Sets, n: int, m: int, slots: int) -> tuple[tuple[Fraction, F
 
 
 class Streaming(NamedTuple):
-    """Layers that a step streams: layers remapped, slots, and T_T in picoseconds."""
+    """Layers given away (`layers_remapped`), slots, and T_T in picoseconds. A step streams as many
+    layers as are given away, and one more for each slot; none if none is given away."""
 
     layers_remapped: int = 0
     stream_slots: int = 1
@@ -104,7 +105,9 @@ class BoundedSteps:
 
     @property
     def overhead_ps(self) -> int:
-        """Picoseconds of a step without work."""
+        """Picoseconds that the host adds to every step, without those that it adds for each
+        sequence.
+        """
         return self.overhead.fixed
 
     def compute_ps(self, work: Work, co_runners: int = 1) -> int:
@@ -116,19 +119,21 @@ class BoundedSteps:
         return max([bound.at(work) for bound in self.bounds(NOTHING_STREAMED, co_runners)])
 
     def added_ps(self, first: int, tokens: int) -> int:
-        """Picoseconds that `tokens` tokens of a prompt, from number `first` on, add to a step."""
+        """Picoseconds by which `tokens` tokens of a prompt, from number `first` on, lengthen a step
+        at most: memory traffic or arithmetic, whichever takes longer.
+        """
         work = Work(0, 0, tokens, tokens * (2 * first + tokens + 1))
         return max([bound.at(work) - bound.fixed for bound in self.bounds(NOTHING_STREAMED, 1)])
 
     def _bounds(self, streaming: Streaming, co_runners: int) -> tuple[CostBound, ...]:
-        """All bounds of a step, with its overhead."""
+        """All bounds of a step. Those of computation include its overhead."""
         bounds = [plus(_times(bound, co_runners, 1), self.overhead) for bound in self.compute]
         if streaming.layers_remapped:
             bounds += self._streamed(bounds, streaming)
         return tuple(bounds)
 
     def _streamed(self, bounds: list[CostBound], s: Streaming) -> list[CostBound]:
-        """Bounds by the streamed layers, evenly spaced or those of the set."""
+        """Bounds that follow from the streamed layers, evenly spaced or as `sets` chooses them."""
         n, m = self.layers, s.layers_remapped + s.stream_slots
         pairs: tuple[tuple[Fraction, Fraction], ...]
         if self._sets is None:

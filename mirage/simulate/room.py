@@ -10,6 +10,7 @@ from mirage.control.demand import Demand
 from mirage.control.engine.wants import Wants
 from mirage.control.growth_hold import GrowthHold
 from mirage.facts import KVGroups
+from mirage.geometry import gained_extents
 from mirage.simulate.holding import SimulatedMemory
 from mirage.simulate.limits import StepLimits
 from mirage.simulate.queues import Queues
@@ -49,8 +50,9 @@ class QueueRoom:
         return self._queues.reuse.growth(self.free)
 
     def lacking(self) -> int:
-        """Blocks that running requests lack for their next tokens, or that a loaded request lacks
-        to start while none runs.
+        """KV blocks that running requests lack for their next tokens. If none runs, and the first
+        request whose prefix was loaded from a tier waits for the blocks of the rest of its prompt:
+        the blocks that it lacks.
         """
         queues = self._queues
         needed = queues.batch.blocks_due() + len(queues.held)
@@ -60,8 +62,8 @@ class QueueRoom:
         return lacking if lacking > 0 else 0
 
     def for_newcomers(self) -> int:
-        """Blocks for waiting requests, after those of the running requests for this step and those
-        left free for them.
+        """Free blocks that waiting requests may take: all free ones, less those that running
+        requests need in this step, and less those that are left free for running requests.
         """
         due, holding = self._queues.batch.blocks_due(), self._holding
         if not self._keeps:
@@ -72,6 +74,7 @@ class QueueRoom:
             holding.open_extents,
             partial(self.demand, due),
             lent=holding.lent,
+            lent_extents=gained_extents(holding.shape, holding.layers_remapped),
             answered=self._answered(),
         )
         return self.free - due - left

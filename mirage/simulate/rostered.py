@@ -24,7 +24,7 @@ from mirage.simulate.roofline import PS
 from mirage.simulate.world import At, SimulatedDomain, ToEngine
 
 ALL = 1 << 62
-"""Bytes of KV memory to spill: all."""
+"""Number of bytes beyond any KV memory: an order to spill as many spills all."""
 
 
 class RosteredDomain(SimulatedDomain):
@@ -56,9 +56,10 @@ class RosteredDomain(SimulatedDomain):
         """
         self._leaving: dict[str, DrainGoal] = {}
         self._known = dict.fromkeys(self.engines, 0)
-        """Requests of each tenant that the roster knows of."""
+        """Number of requests of each tenant that the roster knows of."""
         self._past = dict.fromkeys(self.engines, 0)
-        """Revision of each tenant when it last left: reports up to it may still be under way."""
+        """Revision of each tenant's allotment when it last fell asleep or stopped: reports up to
+        that revision may still be under way."""
 
     def start(self, now: int) -> None:
         for name, engine in self.engines.items():
@@ -91,7 +92,7 @@ class RosteredDomain(SimulatedDomain):
         self.decide(now)
 
     def is_ready(self, name: str, since: int) -> bool:
-        """True if the tenant is ready, or was after the time `since`."""
+        """True if the tenant is ready, or became ready after the time `since` (picoseconds)."""
         member = self.roster.members[name]
         return member.state is LifeState.READY or member.ready_at * PS > since
 
@@ -188,7 +189,7 @@ class RosteredDomain(SimulatedDomain):
     # -- coming -------------------------------------------------------------------------
 
     def _come_later(self, name: str, now: int) -> None:
-        """The process of a starting tenant is up."""
+        """Go on with the start of a tenant whose process is up now."""
         member = self.roster.members[name]
         if member.own.hollow:
             self._up.add(name)
@@ -236,7 +237,7 @@ def begin(roster: Roster, popular: Iterable[str], now: float = 0.0) -> None:
     """Set the first states at `now` seconds: the most popular tenants are awake as far as they fit,
     the next asleep, the others stopped.
 
-    All weights are in host memory.
+    The weights of tenants that are not awake are in host memory.
     """
     most = roster.rules.asleep_part * roster.device_bytes if roster.rules.sleeps else 0
     left, awake = roster.device_bytes, []

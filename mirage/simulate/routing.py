@@ -70,7 +70,7 @@ class Observed:
         self._routed: tuple[float, ...] = ()
 
     def step(self, tokens: int, steps: int) -> None:
-        """Note `steps` steps of `tokens` tokens each."""
+        """Add `steps` steps of `tokens` tokens each to the observed use of experts."""
         kept = (1 + 1 / WINDOW) ** -steps
         self._sums = self._sums * kept + np.array(self._routers.routed(tokens)) * (1 - kept)
         self._weight = self._weight * kept + 1 - kept

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from mirage.samples import PLACES
 from mirage.simulate import build, workload
 from mirage.simulate.engine import Engine
 from mirage.simulate.experiment import Setup
-from mirage.simulate.roofline import PS
+from mirage.simulate.roofline import NEVER, PS
 from mirage.simulate.tally import Distribution, SimulatedCounters
 from mirage.simulate.world import World
 
@@ -31,24 +31,44 @@ def run(
     """All metrics of a run, with the names that ``vllm bench serve`` has for them, and further ones
     of memory.
 
-    Each value is a number, a string or a list of them, and the same for the same seed. `skipping`
-    simulates many equal steps at once. `begun` is called with the world before the simulated time
-    begins, for example to set an observer.
+    Values are numbers, strings, lists and dictionaries of these, and None for a latency without
+    values; they are the same for the same seed. `skipping` simulates many equal steps in one go.
+    `begun` is called with the world before the simulated time begins, for example to set an
+    observer.
     """
     world = build.world(setup, setup.variant(policy), seed, skipping=skipping)
     begun(world)
     start = workload.peak_end(setup, seed)
-    if start:
-        world.run(until=start)
-        for engine in world.engines:
-            engine.tally.restart()
-    world.run()
-    world.check()
-    for engine in world.engines:
-        engine.tally.flush()
+    run_from(world, start)
     found = measured(policy, seed, {engine.name: [engine] for engine in world.engines}, start)
     found["timelines"] = {engine.name: timeline(engine) for engine in world.engines}
     return found
+
+
+class Runnable(Protocol):
+    """World or fleet whose engines count what they do."""
+
+    @property
+    def engines(self) -> list[Engine]:
+        """All engines."""
+
+    def run(self, until: int = NEVER) -> None:
+        """Run to a time in picoseconds, or to the end."""
+
+    def check(self) -> None:
+        """Raise `LedgerError` or `AssertionError` if memory is over-committed."""
+
+
+def run_from(simulated: Runnable, start: int) -> None:
+    """Run to the end and check the result. Measuring begins at `start` picoseconds."""
+    if start:
+        simulated.run(until=start)
+        for engine in simulated.engines:
+            engine.tally.restart()
+    simulated.run()
+    simulated.check()
+    for engine in simulated.engines:
+        engine.tally.flush()
 
 
 def measured(
@@ -92,8 +112,8 @@ def metrics(engines: list[Engine], start: int = 0) -> Metrics:
 
 
 def curve(engines: list[Engine], latency: Literal["ttft", "itl"]) -> list[float]:
-    """Latencies in milliseconds at the percentiles `PLOTTED`, for a cumulative plot; empty without
-    values.
+    """Latencies in milliseconds at the percentiles `PLOTTED`, for a cumulative plot; empty if there
+    are no values.
     """
     merged = Distribution()
     for engine in engines:

@@ -7,7 +7,8 @@ from mirage.simulate.tally import Tally
 
 
 class Savings:
-    """Savings of one engine, added to `tally`."""
+    """Prompt tokens that one engine found in a cache instead of computing them, and the compute
+    time that this saved; both are added to `tally`."""
 
     def __init__(self, tally: Tally, roofline: BoundedSteps) -> None:
         self._tally, self._roofline = tally, roofline

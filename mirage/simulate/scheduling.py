@@ -98,8 +98,8 @@ class Scheduler:
         return bool(self._queues.running)
 
     def _gives_way(self) -> bool:
-        """Preempt the newest running request, or take the blocks of the newest load; False if there
-        is neither.
+        """Preempt the newest running request, or if none runs take the blocks of the newest loaded
+        one, except the first of `loading`; False if there is neither.
         """
         if self._queues.running:
             self.preempt()
@@ -109,7 +109,7 @@ class Scheduler:
         return given
 
     def _ask(self, lacking: int, now: int) -> None:
-        """Report the blocks that are lacking, and take the answer if it comes at once."""
+        """Report the blocks that are lacking, and take the answer if it comes immediately."""
         self._growth_hold.lacks(lacking, max(0, self._room.free))
         if self._growth_hold.end_step():
             self._report(now)

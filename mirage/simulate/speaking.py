@@ -19,7 +19,8 @@ from mirage.simulate.tally import Tally
 
 
 class Speaker:
-    """Sends the reports of one engine, through `send`. Times are picoseconds."""
+    """Sender of one simulated engine's reports, which go out through `send`. Times are
+    picoseconds."""
 
     def __init__(
         self,

@@ -31,8 +31,8 @@ class Horizon(msgspec.Struct, frozen=True):
 
 
 class StepTaker:
-    """Takes the steps of one engine. `finished` is called with each finished request and the time.
-    Times are picoseconds."""
+    """Simulator of the steps of one engine. `finished` is called with each finished request and the
+    time. Times are picoseconds."""
 
     def __init__(
         self,
@@ -111,7 +111,9 @@ class StepTaker:
     # -- the end ------------------------------------------------------------------------
 
     def complete(self, now: int) -> None:
-        """End the span: emit its tokens, and finish requests."""
+        """End the span: count its steps, record the gaps between tokens, and finish the requests
+        whose last token it made.
+        """
         self.stepping = False
         self._count(now)
         self._emit_gaps()
@@ -125,8 +127,8 @@ class StepTaker:
         self.chunks = ()
 
     def _leave(self, finished: Sequence[SimulatedRequest], now: int) -> None:
-        """Finish requests. Before that, drop the cached blocks that had to go while these requests
-        still held theirs.
+        """Finish requests. Before that, evict the cached blocks for which the device had no room as
+        long as the blocks of these requests were in use.
         """
         reuse = self._queues.reuse
         if reuse.keeps:
@@ -181,7 +183,7 @@ class StepTaker:
         queues.late = []
 
     def _prefilled(self, request: SimulatedRequest, now: int) -> None:
-        """A request's prompt is computed, and one more token generated."""
+        """Note that a request's prompt is computed, and one more token generated."""
         if request.first < 0:
             request.first = now
         else:

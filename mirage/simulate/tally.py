@@ -124,14 +124,15 @@ class Gaps:
 
 @dataclass(slots=True)
 class SimulatedCounters:
-    """Counters of one engine, in bytes and picoseconds; none ever falls."""
+    """Counters of one engine since measuring began, in bytes and picoseconds."""
 
     completed: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
     steps: int = 0
     started: int = 0
-    """Requests that began to run. A preempted request is not counted again."""
+    """Requests that began to run. A request preempted after its first token is not counted again;
+    one preempted before it is."""
     tokens: int = 0
     prefill_tokens: int = 0
     stall_ps: int = 0
@@ -209,12 +210,6 @@ class Tally:
         counters, earlier = self.counters, self._answered
         decoded = counters.tokens - counters.prefill_tokens
         return Answered(earlier.tokens + decoded, earlier.ended + counters.completed)
-
-    def sample(self, now_ps: int, extents: int, used_blocks: int, remapped: int) -> None:
-        """Add a sample of the engine's memory if one is due."""
-        if now_ps < self.timeline.due:
-            return
-        self.timeline.add((now_ps, extents, used_blocks, remapped))
 
     def finished(self, request: SimulatedRequest, now: int) -> None:
         counters = self.counters

@@ -59,7 +59,7 @@ class SimulatedTiers(Strict):
 
 def speeds(tiers: SimulatedTiers | None, hardware: Hardware) -> dict[Medium, Speed]:
     """Speeds of the media that are used. Raises `ConfigError` for a medium that the hardware file
-    does not describe, or that is too small.
+    does not describe, or of which it has less than the tier's bytes.
     """
     return {
         medium: _speed(medium, nbytes, hardware)

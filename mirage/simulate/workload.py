@@ -31,7 +31,7 @@ class Drawn(Protocol):
 
     @property
     def experiment(self) -> Experiment:
-        """The experiment as its file has it."""
+        """The experiment from which the requests are drawn, as its file has it."""
 
     def tenant(self, name: str) -> SimulatedTenant:
         """The tenant of that name."""
@@ -56,7 +56,7 @@ def requests(setup: Drawn, seed: int) -> dict[str, Iterator[SimulatedRequest]]:
 
 
 def peak_end(setup: Drawn, seed: int) -> int:
-    """Arrival of the peak's last request, in picoseconds; 0 without a peak."""
+    """Arrival of the peak's last request, in picoseconds; 0 if the workload has no peak."""
     asked, tenants = setup.experiment.workload, setup.experiment.tenants
     if asked.peak is None:
         return 0
@@ -104,7 +104,7 @@ def _drawn(setup: Drawn, tenant: SimulatedTenant, requests: int, seed: int) -> I
 
 
 def _drawn_tokens(shape: Lengths, rng: random.Random) -> Iterator[tuple[int, int]]:
-    """Endless tokens of prompts and outputs, drawn from a distribution."""
+    """Endless pairs of prompt tokens and output tokens, drawn from a distribution."""
     while True:
         yield drawing.lengths(rng, shape)
 
@@ -112,7 +112,9 @@ def _drawn_tokens(shape: Lengths, rng: random.Random) -> Iterator[tuple[int, int
 def _rows_tokens(
     workload: Workload, tenant: SimulatedTenant, seed: int
 ) -> Iterator[tuple[int, int]]:
-    """Endless tokens of prompts and outputs, from the rows of a tenant's window."""
+    """Endless pairs of prompt tokens and output tokens, from the rows of the trace: from a random
+    row of the tenant on, and after the last from the first.
+    """
     rows = _rows_of(workload, seed)
     for number in count(_window_start(rows, tenant, seed)):
         row = rows[number % len(rows)]
@@ -120,7 +122,7 @@ def _rows_tokens(
 
 
 def _fast(workload: Workload, tenants: list[SimulatedTenant], tenant: SimulatedTenant) -> int:
-    """Number of a tenant's requests that belong to the peak; 0 without a peak."""
+    """Number of a tenant's requests that belong to the peak; 0 if the workload has no peak."""
     total = sum(t.rate or 0 for t in tenants)
     return round(workload.peak.requests * (tenant.rate or 0) / total) if workload.peak else 0
 

@@ -22,41 +22,42 @@ from mirage.simulate.engine import Engine
 from mirage.simulate.roofline import NEVER, PS
 
 At = Callable[[int], None]
-"""Event that is called with its time in picoseconds."""
+"""Function that makes an event happen; it is called with the time in picoseconds."""
 ToEngine = Allotment | Refusal | Turn
 MOST_AT_ONCE = 1000
 """Most reports at one moment; more mean an endless loop between demand and allotments."""
 
 
 class Observer:
-    """Observes the run of a world; each method is called right after the event. Subclasses override
-    them.
+    """Observer of the run of a world; each method is called right after the event. Subclasses
+    override them.
 
     An observer changes nothing, except that it may add requests (`Engine.come`) when others finish.
     """
 
     def began(self, engine: Engine) -> None:
-        """An engine has begun a step, or a span of steps."""
+        """Note that an engine has begun a step, or a span of steps."""
 
     def finished(self, engine: Engine, request: SimulatedRequest) -> None:
-        """A request has received its last token at this moment."""
+        """Note that a request has received its last token at this moment."""
 
     def reported(self, engine: Engine, report: Report) -> None:
-        """An engine has sent a report."""
+        """Note that an engine has sent a report."""
 
     def happened(self) -> None:
-        """An event has been handled, with all that followed at the same moment."""
+        """Note that an event has been handled, with all that followed at the same moment."""
 
 
 class EndlessWorld(ConfigError):
-    """An experiment has work that would not end before the simulated time `NEVER`."""
+    """Error: an experiment has work that would not end before the simulated time `NEVER`."""
 
 
 class World:
-    """Runs engines until none of them has work left.
+    """Simulated engines, run until none of them has work left.
 
-    `skipping` simulates many equal steps at once; `co_running` engines share compute and link. Time
-    begins at `start` picoseconds.
+    `skipping` simulates many equal steps in one go. With `co_running`, engines that compute at the
+    same time share compute and link; without it, none slows another. Time begins at `start`
+    picoseconds.
     """
 
     def __init__(
@@ -93,8 +94,8 @@ class World:
         self._domain_of |= {engine.name: domain for engine in engines}
 
     def run(self, until: int = NEVER) -> None:
-        """Simulate until all requests are done, or until the time `until`. Raises
-        `EndlessWorld`.
+        """Simulate until all requests are done, or until the time `until`. Raises `EndlessWorld` if
+        no `until` is given and work is left that will never be done.
         """
         self.until = until
         self.advance(until)
@@ -169,7 +170,7 @@ class World:
         self.later(self.now + self.message_ps, partial(engine.receive, message))
 
     def later(self, time: int, happen: At) -> None:
-        """Call `happen` at `time`, in picoseconds, or at once if that is not in the future."""
+        """Call `happen` at `time`, in picoseconds, or immediately if that is not in the future."""
         if time <= self.now:
             happen(self.now)
         else:
@@ -177,7 +178,7 @@ class World:
 
     def co_runners(self, engine: Engine) -> tuple[int, int]:
         """Number of engines that compute at this moment, `engine` included, and of those that
-        stream.
+        stream; 1 and 1 in a world without `co_running`.
         """
         if not self.co_running:
             return 1, 1
@@ -256,7 +257,7 @@ class SimulatedDomain:
             self._talk(now)
 
     def decide(self, now: int) -> None:
-        """Send the arbiter's messages."""
+        """Let the arbiter decide, send its messages to the engines, and handle their answers."""
         self._talking = True
         self._send(now)
         self._talking = False

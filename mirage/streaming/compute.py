@@ -73,7 +73,9 @@ class StreamCompute:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Mark the end of the step on its stream. A step that fails leaves no mark."""
+        """Context of one step. An event on the step's stream marks its end, for `wait_for_steps`.
+        A step that fails leaves no mark.
+        """
         self._ended = False
         self._stepping, self._steps = get_ident(), self._current()
         yield
@@ -117,7 +119,8 @@ class HostCompute:
         """Do nothing: a fresh event counts as reached."""
 
     def wait(self, event: Event) -> None:
-        """Block until the copy is done; the time is added to `stall_s`."""
+        """Block until `event` is reached, such as the end of a copy; the seconds are added to
+        `stall_s`."""
         if event.reached():
             return
         start = time.perf_counter()
@@ -129,7 +132,7 @@ class HostCompute:
         return nullcontext()
 
     def wait_for_steps(self) -> None:
-        """Return at once: all steps have run."""
+        """Return immediately: all steps have run."""
 
     def synchronize(self) -> None:
-        """Return at once: no work is in progress."""
+        """Return immediately: no work is in progress."""

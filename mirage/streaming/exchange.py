@@ -32,7 +32,7 @@ from mirage.streaming.residency import Expert
 
 @dataclass(frozen=True)
 class GivenAway:
-    """Layers or experts that are given away; never both at once."""
+    """Layers or experts that are given away; never both at the same time."""
 
     rings: Sequence[Sequence[int]] = ()
     """The streamed layers of each slot."""
@@ -63,7 +63,8 @@ class LayerPart:
 
 @dataclass(frozen=True)
 class Exchange:
-    """Steps in their order. All old slots and spare frames end before."""
+    """Steps of a change of layers, in their order. Old slots and spare frames end before anything
+    is loaded."""
 
     unmap: Sequence[LayerPart]
     load: Sequence[LayerPart]

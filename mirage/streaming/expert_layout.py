@@ -11,8 +11,8 @@ Span = tuple[int, int]
 
 
 class Piece(NamedTuple):
-    """Slices of one tensor: offset of its first expert in the layer's range, and bytes of each
-    expert."""
+    """Slices of one tensor, one for each expert: offset of the first slice in the layer's range,
+    and bytes of each slice."""
 
     start: int
     nbytes: int
@@ -20,7 +20,8 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class ExpertLayout:
-    """Places of the experts of each of `layers`, at the same offsets in all of them."""
+    """Places of the `count` experts of each of `layers`, at the same offsets in all of them; each
+    expert has a slice of every piece."""
 
     layers: tuple[int, ...]
     count: int

@@ -30,7 +30,7 @@ LOOK_EVERY = 32
 
 
 class ExpertStreamer(LayerStreamer):
-    """Streams cold experts of one model. Not thread-safe: one engine thread calls `set` between
+    """Streamer of one model's cold experts. Not thread-safe: one engine thread calls `set` between
     steps and `routed` within them."""
 
     def __init__(
@@ -48,12 +48,14 @@ class ExpertStreamer(LayerStreamer):
         self.layout = layout
         self.residency = Residency(RoutingCounts(layout.layers, layout.count))
         self.load_s = 0.0
-        """Seconds to load one expert while a step waits, smoothed; 0 while unknown."""
+        """Seconds of the calling thread for each expert that a step has to load, smoothed; 0 while
+        unknown. On a GPU that thread does not wait for the copy, whose time is not in them."""
         self.expert_bytes_loaded = 0
         self.replicas: Replicas | None = None
-        """Copies of cold experts that are faster to read than host memory; None without a peer."""
+        """Copies of cold experts that are faster to read than host memory; None if there is no
+        peer."""
         self.replicas_loaded = 0
-        """Number of experts that were loaded from those copies."""
+        """Number of loads from those copies since the start, or since `forget`."""
         self._steps, self._looks = 0, False
         self._spent_s = 0.0
         self._observed: list[float] = []
@@ -69,7 +71,8 @@ class ExpertStreamer(LayerStreamer):
         return self.residency.given
 
     def pages(self, remapped: int, experts: int) -> int:
-        """Return the number of pages behind all layers, slots and spare frames."""
+        """Return the number of pages behind all layers, slots and spare frames if `remapped` layers
+        or `experts` experts of each layer are given away."""
         away = experts * (len(self.layout.layers) - 1) * self._pages
         return (len(self.layers) - remapped) * self.frame_pages - away
 
@@ -82,16 +85,16 @@ class ExpertStreamer(LayerStreamer):
         self._observed = []
 
     def observed(self) -> list[float]:
-        """Return `RoutingCounts.routed`, at most `OBSERVE_CALLS` steps old; empty while too little
-        was observed."""
+        """Return `RoutingCounts.routed` as it was at most `OBSERVE_CALLS` observed steps ago; empty
+        before so many were observed."""
         calls = self.residency.routing.calls
         if calls >= self._observed_at + OBSERVE_CALLS:
             self._observed, self._observed_at = self.residency.routing.routed(), calls
         return self._observed
 
     def spent_s(self) -> float:
-        """Return the seconds since the last call in which steps mapped experts, without waits for
-        copies."""
+        """Return the seconds that steps have spent on mapping experts since the last call, without
+        waits for copies."""
         spent, self._spent_s = self._spent_s, 0.0
         return spent
 
@@ -113,8 +116,8 @@ class ExpertStreamer(LayerStreamer):
         return self.experts > 0 or self._looks
 
     def routed(self, index: int, numbers: Collection[int]) -> None:
-        """Prepare these experts of layer `index`, which is about to compute, and let it wait for
-        their loads."""
+        """Count that a step routes to these experts of layer `index`, put missing ones in place,
+        and let the layer, which is about to call them, wait for their loads."""
         routing = self.residency.routing
         routing.seen(index, numbers)
         if self.residency.given:
@@ -127,7 +130,7 @@ class ExpertStreamer(LayerStreamer):
         leave, load = self.residency.route(index, numbers)
         if not load:
             return
-        # Who routed has been waited for, so no step reads what leaves, and no copy writes it.
+        # The router's result has been waited for: no step reads what leaves, and no copy writes it.
         for expert in leave:
             self._spare.append(self._unmap(self._part(expert)))
         for expert in load:
@@ -165,8 +168,9 @@ class ExpertStreamer(LayerStreamer):
     # -- between steps ------------------------------------------------------------------
 
     def set(self, remapped: int, slots: int, experts: int = 0) -> None:
-        """Give layers away as `LayerStreamer.set` does, or `experts` experts of each layer that has
-        some."""
+        """Change to `remapped` layers given away as `LayerStreamer.set` does and with its errors,
+        or to `experts` experts given away, in total, of each layer that has some. Raises
+        `TransferError` for both at the same time."""
         slots = slots if remapped else 0
         self._check_experts(remapped, experts)
         if experts == self.experts == 0:
@@ -180,8 +184,8 @@ class ExpertStreamer(LayerStreamer):
         to = GivenAway(streamed_rings(self._order, remapped, slots), cold, absent=absent)
         change = exchange(self.layout, len(self.layers), self.frame_bytes, self._given(), to)
         more = self.pages(remapped, experts) - self.pages(self.layers_remapped, self.experts)
-        fresh = self.pool.take(max(0, more), "layer")
         self._wait_for_all()
+        fresh = self.pool.take(max(0, more), "layer")
         try:
             left = self._exchange(change, fresh)
         except VmmError as error:

@@ -14,8 +14,10 @@ Given = tuple[int, int]
 def affordable(cost: Callable[[int, int], int], now: Given, to: Given, spare: int) -> Given:
     """Return the state nearest to `to` that `spare` bytes beyond `cost(*now)` pay for.
 
-    `to` itself is returned if it costs no more than that. Otherwise the way leads over states with
-    fewer and fewer of the layers, or of the experts, that are given away now.
+    `cost` returns the bytes that a state holds: the more is given away, the fewer. `to` itself is
+    returned if it costs no more than that. Otherwise it is a state with fewer layers, or experts,
+    given away than now, or `now` if none is affordable. From experts given away now to layers
+    there is no state in between.
     """
     if now == to:
         return to

@@ -42,8 +42,3 @@ def gaps(layers: Iterable[int], n: int) -> list[int]:
     ring = sorted(layers)
     nexts = ring[1:] + ring[:1]
     return [(after - here - 1) % n + 1 for here, after in zip(ring, nexts, strict=True)]
-
-
-def smallest_gap(layers: Iterable[int], n: int) -> int:
-    """Return the least distance between two of `layers` on the circle; n for one layer or none."""
-    return min(gaps(layers, n), default=n)

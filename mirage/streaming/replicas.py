@@ -15,7 +15,7 @@ from vmm.driver import Stream
 
 
 class ReplicaWish(NamedTuple):
-    """Cold expert, and the part of its layer's steps that route to it."""
+    """Cold expert, and the part of its layer's steps that route to it, 0 to 1."""
 
     expert: Expert
     share: float

@@ -2,12 +2,12 @@
 
 Each layer keeps all experts but g *local*. Its g *cold* ones are in host memory only, until a step
 routes to them. Then they are loaded into *spare frames*. All layers share g of these, as many as
-one layer can need at once, so that any routing can be computed. A frame keeps its expert until
+one layer can need in one step, so that any routing can be computed. A frame keeps its expert until
 another one needs it, so a cold expert that was used lately is often still in a frame.
 
-Rebalancing moves nothing. A cold expert that has just been loaded and is routed to more often than
-a local one changes places with it in the books: its frame becomes local, and the frame of the local
-one becomes a spare one.
+Rebalancing moves nothing. If a step uses a cold expert that is clearly more often routed to than a
+local one that it does not use, the two change places in the books: the frame of the cold one
+becomes local, and the frame of the local one becomes a spare one.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import NamedTuple
 from mirage.streaming.routing import RoutingCounts, keep_cold
 
 CLEARLY = 0.1
-"""Least difference of the parts of calls that route to a cold and to a local expert for which they
-change places."""
+"""Least difference of the parts of calls (0 to 1) that route to a cold and to a local expert for
+which they change places."""
 
 
 class Expert(NamedTuple):
@@ -90,7 +90,8 @@ class Residency:
         return leave
 
     def _swap(self, layer: int, cold: list[int], used: set[int]) -> None:
-        """Let cold experts that are loaded now change places with colder local ones."""
+        """Let the cold experts that this step uses, all in frames by now, change places with local
+        ones that it does not use and that are clearly colder."""
         order = self.routing.coldest_first(layer)
         local = [e for e in order if e not in self.cold[layer] and e not in used]
         hottest = sorted(cold, key=order.index, reverse=True)

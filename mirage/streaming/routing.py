@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 WINDOW = 128
 """Number of calls after which the weight of an observation has fallen to 1/e."""
 OBSERVE_CALLS = 32
-"""Number of steps between two updates of the observed routing."""
+"""Number of observed steps between two updates of the routing that the engine reports."""
 _RESCALE = 1e100
 
 
@@ -27,7 +27,7 @@ class RoutingCounts:
         self._weight = dict.fromkeys(self.layers, 1.0)
         self._total = dict.fromkeys(self.layers, 0.0)
         self.calls = 0
-        """Number of calls of the first layer, which is the number of steps."""
+        """Number of counted calls of the first layer, one for each observed step."""
 
     def seen(self, layer: int, experts: Iterable[int]) -> None:
         """Count one call of a layer's experts that routed to these, each named once."""
@@ -54,8 +54,8 @@ class RoutingCounts:
         return sorted(range(self.count), key=lambda e: (self.share(layer, e), -e))
 
     def routed(self) -> list[float]:
-        """Return at index g the number of each layer's g coldest experts that a step routes to,
-        over all layers.
+        """Return a list with, at index g, the mean number of experts among each layer's g coldest
+        that one step routes to, summed over all layers.
 
         Each of these would be loaded if it were not in device memory. The list has `count` + 1
         numbers, which never fall.

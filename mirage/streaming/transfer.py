@@ -41,8 +41,9 @@ Frame = list[Page]
 
 
 class TransferError(Exception):
-    """Error: the requested set of streamed layers is not possible. Unless the message says so,
-    nothing was changed."""
+    """Error: the requested set of streamed layers is not possible, a step begins without layers, or
+    the memory of layers is not what it should be. Unless the message says so, nothing was
+    changed."""
 
 
 @dataclass(eq=False)
@@ -75,9 +76,11 @@ class RingSlot:
 
 
 class LayerStreamer:
-    """Streams the layers of one model. Not thread-safe: one engine thread, between steps.
+    """Streamer of one model's layers. Not thread-safe: one engine thread changes the streamed
+    layers between steps (`set`), and calls `before` and `after` around each layer in a step.
 
-    All `layers` have ranges of the same size. Raises `vmm` errors for memory that cannot be had.
+    All `layers` have address ranges of the same size. `set` raises `vmm` errors for memory that
+    cannot be had.
     """
 
     def __init__(
@@ -90,7 +93,7 @@ class LayerStreamer:
         chunk_bytes: int | None = None,
         absent: bool = False,
     ) -> None:
-        """Initialise with a frame for every layer, or with none if they are `absent`.
+        """Initialise for layers that all have a frame already, or, if they are `absent`, none.
 
         With `chunk_bytes` a layer is copied in pieces of that size. A link serves streams in turn,
         one copy at a time: other copies of a step, such as its inputs, then wait for a piece and
@@ -125,7 +128,8 @@ class LayerStreamer:
             raise TransferError("a step begins, and no layer of the model has memory")
 
     def before(self, index: int) -> None:
-        """Let layer `index`, which is about to run, wait until its parameters are loaded."""
+        """Let layer `index`, which is about to run, wait until its parameters are loaded. If its
+        slot holds another layer, their load is enqueued first."""
         layer = self.layers[index]
         slot = layer.slot
         if slot is None:
@@ -138,7 +142,8 @@ class LayerStreamer:
         self.compute.wait(slot.ready)
 
     def after(self, index: int) -> None:
-        """Note that layer `index` was issued: its slot may load the next layer of the ring."""
+        """Note that layer `index` was issued: the next layer of its ring is loaded into its slot
+        once layer `index` has run."""
         layer = self.layers[index]
         slot = layer.slot
         if slot is None or len(slot.ring) == 1:
@@ -147,11 +152,15 @@ class LayerStreamer:
         self._load_slot(slot, slot.following[layer])
 
     def set(self, remapped: int, slots: int) -> None:
-        """Give away the frames of `remapped` layers, and stream through `slots` slots.
+        """Change to `remapped` layers in total whose frames are given away, and to `slots` slots.
 
         Call it between steps only. All layers and no slot means that the layers are absent. Freed
         frames go to the pool; needed frames come from it. Layers that become resident are loaded
         asynchronously; `before` waits for them.
+
+        It waits until issued steps have run. Raises `TransferError` if that set is impossible or
+        was left half changed, and `GrantExceeded` or `OutOfMemory` if frames are not granted or not
+        free.
         """
         slots = slots if remapped else 0
         if (remapped, slots) == (self.layers_remapped, self.stream_slots):
@@ -163,7 +172,7 @@ class LayerStreamer:
         if self.absent:
             self._come_back(change)
         else:
-            self._change(change, self.pool.take(missing * self.frame_pages, "layer"))
+            self._change(change, missing * self.frame_pages)
         self.layers_remapped, self.stream_slots = remapped, slots
 
     def _come_back(self, change: Transition) -> None:
@@ -195,11 +204,12 @@ class LayerStreamer:
         self.slots = []
         self.arriving.clear()
 
-    def _change(self, change: Transition, fresh: list[Page]) -> None:
+    def _change(self, change: Transition, missing: int) -> None:
+        """Change the streamed layers, with `missing` pages from the pool."""
         # A step that was issued reads every layer; of copies only those are awaited that write
         # what is unmapped.
         self.compute.wait_for_steps()
-        size = self.frame_pages
+        fresh, size = self.pool.take(missing, "layer"), self.frame_pages
         try:
             self._apply(change, [fresh[n : n + size] for n in range(0, len(fresh), size)])
         except VmmError as error:
@@ -259,7 +269,8 @@ class LayerStreamer:
     # -- changing the set ---------------------------------------------------------------
 
     def _apply(self, change: Transition, fresh: list[Frame]) -> None:
-        """Unmap, then map: at no moment does a frame back a layer while another one is in it."""
+        """Unmap, then map: at no moment does a frame back both a layer that leaves it and one that
+        gets it."""
         frames: dict[FrameSource, Frame] = {FromPool(n): frame for n, frame in enumerate(fresh)}
         frames |= {InSlot(number): slot.frame for number, slot in enumerate(self.slots)}
         surplus = set(change.surplus)

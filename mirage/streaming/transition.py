@@ -133,7 +133,7 @@ def transition(
     *,
     absent: bool = False,
 ) -> Transition:
-    """Return the change from `slots` to the first layers of `order` in `stream_slots` slots.
+    """Return the change from `slots` to the rings of `streamed_rings`.
 
     `fresh` is the number of frames that the pool adds: the decrease of the layers given away.
     `absent` is True if no layer has a frame now. If all layers are remapped, none has a frame
@@ -163,8 +163,9 @@ def transition(
 
 
 def streamed_rings(order: Sequence[int], remapped: int, stream_slots: int) -> list[list[int]]:
-    """Return the ring of each slot, the streamed layers that share it: the first ones of `order`,
-    one more for each slot than are remapped. Empty if no layer is remapped."""
+    """Return the ring of each slot: the streamed layers that share the slot. The streamed layers
+    are the first `remapped + stream_slots` of `order`, since a slot is the memory of one layer.
+    Empty if no layer is remapped."""
     return deal(sorted(order[: remapped + stream_slots]), stream_slots) if remapped else []
 
 
@@ -187,8 +188,8 @@ def _kept(slots: Sequence[SlotState], ring: Collection[int]) -> int | None:
 def _leaves(
     slots: Sequence[SlotState], rings: Sequence[Sequence[int]], kept: Sequence[int | None]
 ) -> list[SlotLeft]:
-    """Return the layers of each old slot that are not in the ring that keeps it, if any ring
-    does."""
+    """Return the layers that each old slot no longer backs: if a ring keeps the slot, those outside
+    that ring, else all."""
     stay = dict(zip(kept, rings, strict=True))
     return [
         SlotLeft(number, layer)

@@ -29,12 +29,12 @@ logger = logging.getLogger("mirage.tiers")
 
 
 class Hears(Above, Owner, Protocol):
-    """Pool as the code that copies and lends sees it. Calls come from any thread, also after its
-    end."""
+    """Pool, which is told of the ends of copies and of holders' answers. Calls come from any
+    thread, also after the pool's end."""
 
 
 class Acting:
-    """Carries out the pool's orders. `above` is told of the ends of copies, in any thread. With
+    """Executor of the pool's orders. `above` is told of the ends of copies, in any thread. With
     `lenders`, holders have the memory of peers."""
 
     def __init__(
@@ -44,7 +44,8 @@ class Acting:
         peer_bytes_per_s: float | None = None,
         lenders: Lenders | None = None,
     ) -> None:
-        """Make the regions. Raise `OSError` or `HolderRefused`; nothing is left then."""
+        """Make the memory of the pool and of peers, and begin the tier below. Raise `OSError`, or
+        `HolderRefused` for a GPU that cannot lend; nothing is left then."""
         self.core, self._lenders, self.lockers = core, lenders, Lockers(core)
         if lenders is None:
             self.regions = Regions.create(core.span, core.peer_span, peer_bytes_per_s)

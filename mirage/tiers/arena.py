@@ -35,7 +35,7 @@ class Arena:
         return len(self._blocks)
 
     def count(self, tenant: str) -> Counts:
-        """Return the counts of this medium for a tenant."""
+        """Return the tenant's counts on this medium; callers add to the returned object."""
         return self._counts.setdefault(tenant, Counts())
 
     def state(self, peers: PeersState | None = None) -> PoolState:
@@ -51,8 +51,9 @@ class Arena:
     def place(
         self, name: Name, tenant: str, nbytes: int, state: BlockState, *, replica: bool = False
     ) -> Block | None:
-        """Place a new block that is not READY; None if there is no room. A `replica` is not offered
-        to the tier below, since engines have its content in host memory."""
+        """Place a new block that is not READY, after evictions if necessary; None if there is no
+        room. A `replica` (a copy of parameters) is not offered to the tier below: engines have its
+        content in host memory."""
         stride = stride_of(nbytes)
         offset = self._room(tenant, stride)
         if offset is None:
@@ -77,7 +78,8 @@ class Arena:
             self._victims.add(block)
 
     def pin(self, block: Block, seeker: Seeker) -> None:
-        """Keep the block as it is until the seeker has left."""
+        """Note that a request (`seeker`) needs the block: it is neither changed nor evicted before
+        `unpin`."""
         if not block.pins and block.state is BlockState.READY:
             own = self.ledger.account(block.tenant)
             own.pinned += block.stride
@@ -87,7 +89,8 @@ class Arena:
         block.pins.add(seeker)
 
     def unpin(self, block: Block, seeker: Seeker) -> None:
-        """End a seeker's need of the block."""
+        """Note that a request (`seeker`) needs the block no longer. If no other one does, `settle`
+        may evict it."""
         block.pins.discard(seeker)
         if not block.pins and block.state is BlockState.READY:
             own = self.ledger.account(block.tenant)
@@ -100,8 +103,8 @@ class Arena:
     def use(self, block: Block, tenant: str) -> None:
         """Note that `tenant` uses a READY block, which is charged to it from now on.
 
-        A replica that a request needs stays charged to the tenant that needed it first: sharing it
-        costs nothing, so it takes no tenant beyond its share.
+        A replica (a copy of parameters) that a request needs stays charged to the tenant that
+        needed it first: sharing it costs nothing, so it takes no tenant beyond its share.
         """
         if block.stays:
             return
@@ -110,14 +113,16 @@ class Arena:
         self._victims.use(block, tenant)
 
     def hand(self, replica: Block, tenant: str) -> None:
-        """Charge a replica to `tenant`, which needs it; the tenant before no longer does."""
+        """Charge a replica (a copy of parameters) to `tenant`, which needs it; the tenant to which
+        it was charged no longer does."""
         self._charge(replica, tenant)
         self.ledger.account(replica.tenant).replicas -= replica.stride
         self.ledger.account(tenant).replicas += replica.stride
         replica.tenant = tenant
 
     def replicas(self, tenant: str) -> list[Block]:
-        """Return the replicas of a tenant that requests need, old ones first."""
+        """Return the blocks charged to a tenant that are replicas (copies of parameters) and that
+        requests need, old ones first."""
         return [b for b in self._blocks.values() if b.stays and b.tenant == tenant]
 
     def forget(self, block: Block) -> None:
@@ -139,10 +144,11 @@ class Arena:
         return self.space.slabs.of(block.offset).retiring
 
     def settle(self, block: Block) -> None:
-        """Let the block go if it has become idle and its tenant was removed or its memory is wanted
+        """Evict the block if it has become idle, and its tenant was removed or its memory is wanted
         back.
 
-        It is evicted; memory that is wanted back may be copied elsewhere first.
+        In the second case its content may be copied elsewhere first; it then stays until the copy
+        has ended.
         """
         if block.idle and block.doomed:
             self._evict(block)
@@ -152,12 +158,13 @@ class Arena:
     # -- tenants ------------------------------------------------------------------------
 
     def enrol(self, tenant: str, due: Due) -> None:
-        """Add a tenant, as IDLE."""
+        """Add a tenant, with priority class IDLE."""
         self._removed.discard(tenant)
         self.ledger.set(tenant, due=due, standing=PriorityClass.IDLE)
 
     def wipe(self, tenant: str) -> None:
-        """Remove a tenant: its idle blocks are evicted at once, others when they become idle."""
+        """Remove a tenant: its idle blocks are evicted immediately, others when they become idle,
+        unless another tenant uses them before."""
         self._removed.add(tenant)
         self.ledger.set(tenant, standing=PriorityClass.EVICTABLE)
         for block in [b for b in self._blocks.values() if b.tenant == tenant]:
@@ -184,8 +191,8 @@ class Arena:
     # -- who goes -----------------------------------------------------------------------
 
     def resize(self, budget: int) -> None:
-        """Set the budget. Above it, idle blocks are evicted at once, others when they become
-        idle."""
+        """Set the budget in bytes. Slabs are emptied until the rest is within it: idle blocks leave
+        immediately, others when they become idle."""
         self.ledger.resize(budget)
         self.space.close_empty(budget)
         for slab in self.space.to_retire():
@@ -194,8 +201,8 @@ class Arena:
             self._retire(slab)
 
     def drain(self, slab: BlockSlab) -> None:
-        """Empty a slab whose memory is wanted back: idle blocks leave at once, others when they
-        become idle."""
+        """Empty a slab whose memory is wanted back: idle blocks leave immediately, or after a copy
+        elsewhere (`Backing.rescue`), others when they become idle."""
         if not slab.retiring:
             self._retire(slab)
 

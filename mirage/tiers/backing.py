@@ -11,7 +11,8 @@ from mirage.tiers.slabs import Offsets
 
 
 class Backing(Protocol):
-    """Memory of one medium. It knows no arena; arenas ask it for places."""
+    """Memory of one medium, from which the arena of that medium cuts slabs. It does not know this
+    arena."""
 
     @property
     def offsets(self) -> Offsets:
@@ -23,29 +24,29 @@ class Backing(Protocol):
 
     @property
     def most_looks(self) -> int | None:
-        """Largest number of blocks that are looked at for room; None for all."""
+        """Largest number of blocks that are examined as victims for a new one; None for all."""
 
     @property
     def waiting(self) -> int:
         """Bytes that belong to no slab any more and are not free yet."""
 
     def largest(self, budget: int) -> int:
-        """Return the size of the largest block that could find room; no block is evicted for a
-        larger one."""
+        """Return the bytes of the largest block that can be stored, others evicted if necessary,
+        with `budget` bytes in all. An arena refuses a larger block without evicting any."""
 
     def may_go(self, block: Block) -> bool:
         """True if a block may be evicted for another one."""
 
     def rescue(self, block: Block) -> bool:
-        """True if an idle block whose memory is wanted back is now copied elsewhere before it
-        goes."""
+        """Begin to copy an idle block elsewhere before it goes, since its memory is wanted back;
+        False if it goes without a copy."""
 
     def punch(self, memory: ByteRange) -> None:
         """Give back memory that no block uses."""
 
 
 class HostBacking:
-    """Host memory, with slabs that engines have locked."""
+    """Host memory, with slabs that engines have page-locked."""
 
     granule = 1
     most_looks: int | None = None
@@ -63,11 +64,11 @@ class HostBacking:
         return budget
 
     def may_go(self, block: Block) -> bool:
-        """True for every idle block: those worth keeping were copied below beforehand."""
+        """True for every idle block: those worth keeping were copied to the tier below before."""
         return block.idle
 
     def rescue(self, block: Block) -> bool:
-        """Return False: there is no time for a copy below."""
+        """Return False: there is no time for a copy to the tier below."""
         return False
 
     def punch(self, memory: ByteRange) -> None:

@@ -1,7 +1,8 @@
 """Interface of a tier below the host pool. Pure.
 
-The pool decides which blocks go down and come up; the tier copies them. It is called in the pool's
-thread and returns at once. It reports the end of each copy to `Above`, from any thread.
+The pool decides which blocks are copied to the tier and back, and the tier copies them. The tier is
+called in the pool's thread and returns immediately. It reports the end of each copy to `Above`,
+from any thread.
 """
 
 from __future__ import annotations
@@ -14,14 +15,17 @@ from mirage.tiers.holes import ByteRange
 
 
 class Above(Protocol):
-    """Pool as a tier below sees it. Calls may come from any thread, also after its end."""
+    """The pool as the tier below it sees it: the receiver of ended copies. Calls may come from any
+    thread, also after the pool's end.
+    """
 
     def sunk(self, name: Name, *, whole: bool) -> None:
-        """Note that a copy down has ended: the place in host memory may change from now on.
-        `whole`: it succeeded."""
+        """Note that a copy to the tier has ended: the block's place in host memory may change from
+        now on. `whole` is True if the copy succeeded."""
 
     def risen(self, name: Name, *, whole: bool) -> None:
-        """Note that a copy up has ended. If it is not `whole`, the key becomes absent."""
+        """Note that a copy from the tier to host memory has ended. `whole` is True if it succeeded;
+        otherwise the key becomes absent."""
 
 
 class Below(Protocol):
@@ -32,22 +36,25 @@ class Below(Protocol):
         to."""
 
     def has(self, name: Name, nbytes: int) -> bool:
-        """True if the tier seems to have that block; a copy up may still fail."""
+        """True if the tier seems to have that block; a copy of it may still fail."""
 
     def keep(self, names: Iterable[Name]) -> None:
-        """Evict those of these blocks that the tier has last, in this order."""
+        """Sort the blocks for eviction: of these, the tier evicts the first name first. All other
+        blocks are evicted before them.
+        """
 
     def sink(self, name: Name, place: ByteRange, tenant: str) -> bool:
-        """Begin to copy down a block of `tenant`.
+        """Begin to copy a block of `tenant` from its `place` in the region to the tier.
 
         False if the tier does not take the block; then no end is reported.
         """
 
     def rise(self, name: Name, place: ByteRange) -> bool:
-        """Begin to copy a block up; False if that is not possible; then no end is reported."""
+        """Begin to copy a block from the tier to a `place` in the region; False if that is not
+        possible, and then no end is reported."""
 
     def wipe(self, tenant: str) -> None:
-        """Begin to erase all blocks that belonged to a tenant when they came down."""
+        """Begin to erase all blocks that belonged to a tenant when they were copied to the tier."""
 
     def end(self) -> None:
         """Stop. When this returns, `memory` is no longer used."""

@@ -19,15 +19,15 @@ class Name(NamedTuple):
 
 
 class Seeker(NamedTuple):
-    """Request of a member that seeks blocks."""
+    """Request that asks for blocks, and the number of its engine in the pool (`member`)."""
 
     member: int
     request: str | int
 
 
 class BlockState(Enum):
-    """State of a block. `WRITTEN`: an engine copies into it. `RISING`: it comes up from below.
-    `READY`: readable."""
+    """State of a block. `WRITTEN`: an engine copies into it. `RISING`: it is being copied to host
+    memory, from the tier below or a peer. `READY`: readable."""
 
     WRITTEN = "written"
     RISING = "rising"
@@ -36,7 +36,7 @@ class BlockState(Enum):
 
 @dataclass(eq=False, slots=True)
 class Block:
-    """Block of the pool. `tenant` stored or used it last; the block counts as that tenant's."""
+    """Block of the pool. Its bytes are charged to `tenant`, which stored or used it last."""
 
     name: Name
     tenant: str
@@ -51,13 +51,14 @@ class Block:
     pins: set[Seeker] = field(default_factory=set)
     """Requests that need the block; it does not change until they have left."""
     sinking: bool = False
-    """True while it is copied below, or from a peer to host memory: it counts as pinned."""
+    """True while it is copied to the tier below, or from a peer to host memory: it counts as
+    pinned."""
     offered: bool = False
     """True if it came from below, was offered to the tier below, or could not be copied: it is not
     offered again."""
     replica: bool = False
-    """True for a replica of content that engines have in host memory anyway: it is on a peer only,
-    and never copied."""
+    """True for a copy of content that engines have in host memory anyway, such as parameters: it is
+    on a peer only, and never copied."""
     doomed: bool = False
     """True if its tenant was removed: it is evicted as soon as it is idle, unless another tenant
     uses it."""
@@ -69,14 +70,14 @@ class Block:
 
     @property
     def stays(self) -> bool:
-        """True if it is a replica that a request needs. It is then no candidate for eviction, since
-        it is pinned for long."""
+        """True if it is a replica (a copy of parameters) that a request needs. It is then no
+        candidate for eviction, since it is pinned for long."""
         return self.replica and bool(self.pins)
 
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """Message to a member: the state of a key that one of its requests seeks."""
+    """Message to a member: the new state of a key that one of its requests has asked for."""
 
     seeker: Seeker
     key: Key
@@ -102,7 +103,8 @@ class Unlock:
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """Order to copy a block below; its place does not change before `Core.sunk`."""
+    """Order to copy a block from host memory to the tier below; its `place` in host memory does not
+    change before `Core.sunk`."""
 
     name: Name
     place: ByteRange
@@ -111,7 +113,8 @@ class Sink:
 
 @dataclass(frozen=True, slots=True)
 class Rise:
-    """Order to copy a block up; its place is used for nothing else before `Core.risen`."""
+    """Order to copy a block from the tier below to host memory; its `place` there is used for
+    nothing else before `Core.risen`."""
 
     name: Name
     place: ByteRange
@@ -136,7 +139,8 @@ class LendOrder:
 
 @dataclass(frozen=True, slots=True)
 class ReturnOrder:
-    """Order: a peer's memory is no longer needed; it counts as lent until `Core.returned`."""
+    """Order: a peer's holder releases memory that no block needs; it counts as lent until
+    `Core.returned`."""
 
     device: str
     range: ByteRange

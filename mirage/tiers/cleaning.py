@@ -1,7 +1,7 @@
 """Copies to the tier below of blocks that host memory will evict next, made beforehand. Pure.
 
-They are made before the memory is needed, so that eviction never waits; all blocks are copied
-before the pool ends.
+They are made before the memory is needed, so that eviction never waits. Before the pool ends the
+other blocks are copied too, as far as the time and the disk suffice.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from mirage.tiers.holes import ByteRange
 from mirage.tiers.ssd.record import cell_bytes
 
 CLEAN_AHEAD = 64
-"""Largest number of blocks that are copied below at a time; a quarter of all blocks at most."""
+"""Largest number of blocks that are copied to the tier below at a time; at most a quarter of the
+blocks in host memory."""
 
 
 class Cleaning:
@@ -25,12 +26,12 @@ class Cleaning:
     def __init__(self, host: Arena, below: Below, act: Callable[[Action], None]) -> None:
         self._host, self._below, self._act = host, below, act
         self.sinking = 0
-        """Number of blocks that are being copied below. It is bounded, so that other blocks can be
-        evicted."""
+        """Number of blocks that are being copied to the tier below. It is bounded, so that other
+        blocks can be evicted."""
 
     def ahead(self, budget: int) -> None:
-        """Begin to copy down the blocks that would be evicted next and were not offered to the tier
-        below."""
+        """Begin to copy to the tier below the blocks that would be evicted next and were not
+        offered to it before. Do nothing while less than half of `budget` bytes is in use."""
         slabs = self._host.space.slabs
         if isinstance(self._below, Nothing) or slabs.counted < budget / 2:
             return
@@ -40,10 +41,11 @@ class Cleaning:
                 self._sink(block)
 
     def unsaved(self, most_bytes: int) -> list[Name]:
-        """Return the names of blocks that are not in the tier below, last victims first, up to
-        `most_bytes` bytes of its disk.
+        """Return the names of idle blocks in host memory that the tier below lacks; those first
+        that would be evicted last.
 
-        Such blocks that are in the tier below already are evicted last there too.
+        The blocks looked at take up to `most_bytes` of that tier's disk together. Among them are
+        those that the tier has already: it evicts these last from now on.
         """
         there: list[Name] = []
         found: list[Name] = []
@@ -57,14 +59,15 @@ class Cleaning:
         return found
 
     def save(self, names: Iterable[Name]) -> None:
-        """Begin to copy these blocks down, if they are still in host memory and idle."""
+        """Begin to copy these blocks to the tier below, if they are still in host memory and
+        idle."""
         for name in names:
             block = self._host.get(name)
             if block is not None and block.idle:
                 self._sink(block)
 
     def sunk(self, name: Name) -> None:
-        """Note that a copy down has ended, or did not begin."""
+        """Note that the copy of a block to the tier below has ended, or did not begin."""
         block = self._host.get(name)
         if block is not None and block.sinking:
             block.sinking = False

@@ -31,7 +31,7 @@ logger = logging.getLogger("mirage.tiers")
 
 
 class _Request:
-    """Answers so far to one request, by the keys that it seeks."""
+    """State of one request that waits for the pool: the answers so far, by key."""
 
     def __init__(self, name: str, number: int) -> None:
         self.name, self.number = name, number
@@ -117,7 +117,8 @@ class PoolClient:
             self._say(Leave(known.number, len(places), from_peers))
 
     def recalled(self) -> list[str]:
-        """Return the requests whose replicas the pool wants back, each once."""
+        """Return the requests that use replicas (copies of parameters on peers) whose memory the
+        pool has asked for since the last call. A request may occur several times."""
         recalled, self._recalled = self._recalled, []
         return recalled
 
@@ -243,7 +244,7 @@ class PoolClient:
         self._answered = given.number
         if given.number in self._given:
             self._given[given.number] = given.places
-        elif given.places:  # too late: whoever asked went on without
+        elif given.places:  # too late: the caller went on without places
             keys = [Key(key) for key, _ in given.places]
             self._say(*map(Abandon, portions(keys)))
 

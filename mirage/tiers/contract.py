@@ -38,7 +38,7 @@ class Medium(StrEnum):
 
 
 class LentBy(NamedTuple):
-    """Lender of `nbytes` bytes of medium PEER, where no region has them."""
+    """Holder of another GPU's memory: of the `nbytes` bytes from `offset` on of medium PEER."""
 
     socket: str
     """Path of its socket, over which it takes the messages of `mirage.tiers.lending.messages`."""
@@ -47,23 +47,23 @@ class LentBy(NamedTuple):
 
 
 class Lookup(Enum):
-    """State of a key that a request seeks, as the pool reports it."""
+    """State of a key that a request has asked for, as the pool reports it."""
 
     UNKNOWN = "unknown"
     """The pool has not answered yet."""
     ABSENT = "absent"
     BELOW = "below"
     """The block is on a tier that engines cannot copy from: a `seek` with `rise` brings it up if
-    there is room. Or it is a replica that others have to give back: neither use it nor make another
-    one."""
+    there is room. Or it is a copy of parameters (see `Member.replicas`) that others have to give
+    back: neither use it nor make another one."""
     COMING = "coming"
     """The block is on its way to a place that an engine can copy from."""
     RISING = "rising"
-    """As COMING, from the disk."""
+    """The block is on its way from the disk to such a place."""
     READY = "ready"
     RECALLED = "recalled"
-    """For replicas only: the pool wants back the memory of a replica that the request has, so leave
-    soon."""
+    """Only for copies of parameters (see `Member.replicas`): the pool wants back the memory of one
+    that the request has, so the request has to leave soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,20 +98,20 @@ class Member:
     They are on peers only, at most the tenant's share, and are not copied when they go. They may be
     needed for long: a request that has one is told when it is RECALLED, and has to leave."""
     locks: bool = False
-    """True for an engine that locks host memory for its device, and wants a line for that."""
+    """True for an engine that locks host memory for its device, and wants a connection for that."""
 
 
 class Pool(Protocol):
     """Engine's end of the pool. Used by one thread."""
 
     def seek(self, request: str, keys: Iterable[Key], *, rise: bool = True) -> None:
-        """Announce that a request entered the queue and will need `keys`, in this order.
+        """Tell the pool that a request entered the queue and will need `keys`, in this order.
 
-        Blocks that the pool has are pinned. Blocks in the tier below start to come up with `rise`,
-        as far as there is room, and are BELOW otherwise. A second call for the request adds keys,
-        and looks again for those that were ABSENT or BELOW. A seek also counts as an access for
-        eviction, and there is no other one: a request seeks blocks that the device still caches as
-        well, so that their copies stay as long as those of the loaded blocks.
+        Blocks that the pool has are pinned. With `rise`, blocks in the tier below begin to be
+        copied to host memory, as far as there is room; the others are BELOW. A second call for the
+        request adds keys, and looks again for those that were ABSENT or BELOW. A seek also counts
+        as an access for eviction, and nothing else does: a request seeks blocks that the device
+        still caches as well, so that their copies stay as long as those of the loaded blocks.
         """
 
     def found(self, request: str, key: Key) -> Lookup:
@@ -124,36 +124,40 @@ class Pool(Protocol):
         """Return the places of READY keys. Raise `KeyError` for a key that is not READY."""
 
     def leave(self, request: str) -> None:
-        """Announce that the request needs the pool no more. Unknown requests are ignored."""
+        """Tell the pool that the request needs none of its blocks any more. Unknown requests are
+        ignored."""
 
     def reserve(self, keys: Iterable[Key]) -> Mapping[Key, BlockPlace]:
-        """Reserve places to copy blocks to and return them, without keys that the pool has and
-        those that find no room."""
+        """Reserve places to copy the blocks of `keys` to, and return them by key. Keys that the
+        pool has, or for which it has no room, are left out."""
 
     def commit(self, keys: Iterable[Key]) -> None:
-        """Announce that reserved places hold the content that their keys name."""
+        """Tell the pool that the reserved places of these keys hold the content that the keys
+        name."""
 
     def abandon(self, keys: Iterable[Key]) -> None:
-        """Announce that reserved places hold nothing."""
+        """Tell the pool that the reserved places of these keys will not be filled: it frees them.
+        The caller writes to them no more."""
 
     def memory(self, medium: Medium) -> memoryview:
         """Return the medium's region, as mapped in this process. Raise `KeyError` if there is
         none."""
 
     def lenders(self) -> tuple[LentBy, ...]:
-        """Return the lenders of peers' memory, if it is not in a region; empty otherwise."""
+        """Return the holders of peers' memory; empty if the pool has no peers, or their memory is
+        host memory in a region."""
 
     def locks(self) -> int | None:
-        """Return the descriptor of a line on which slabs of host memory are locked; the caller owns
+        """Return the descriptor of a connection for locking slabs of host memory; the caller owns
         it.
 
-        It takes the messages of `mirage.tiers.lending.messages`. None if there is no line, or it
-        was returned already.
+        It takes the messages of `mirage.tiers.lending.messages`. None if there is no such
+        connection, or it was returned already.
         """
 
     def bytes_per_s(self, medium: Medium) -> float | None:
-        """Return the speed in bytes a second at which copies from and to the medium have to go;
-        None for no limit."""
+        """Return the speed in bytes a second to which the caller has to limit its copies from and
+        to the medium; None for no limit."""
 
     @property
     def lost(self) -> bool:
@@ -163,6 +167,6 @@ class Pool(Protocol):
         """Leave the pool; places that were reserved and not committed are given up. A second call
         does nothing.
 
-        The caller promises that nothing is copied from or to places any more: they are others' at
-        once.
+        The caller promises that nothing is copied from or to places any more, because other members
+        may get the places immediately.
         """

@@ -57,12 +57,14 @@ class Core:
         self._members: dict[int, Member] = {}
         self._joined = 0
         self._kinds: dict[bytes, tuple[int, bool]] = {}
-        """Bytes of a block, and True for replicas, by fingerprint."""
+        """Bytes of a block, and True if blocks are replicas (copies of parameters), by the
+        fingerprint of the engines that have them."""
         self._sought: dict[Seeker, dict[Key, Block]] = {}
         self._written: dict[int, dict[Block, None]] = {}
-        """Blocks that each member has reserved, in quarantine or not, by its number."""
+        """Blocks that each member (engine) has reserved, by its number; also those of a member that
+        is `gone` and has not `ended`."""
         self._rising: set[Name] = set()
-        """Names of blocks on their way up from below."""
+        """Names of blocks that are being copied from the tier below to host memory."""
 
     @property
     def ledger(self) -> TierLedger:
@@ -71,7 +73,7 @@ class Core:
 
     @property
     def peer_starts(self) -> dict[str, int]:
-        """First offset of each peer's memory in bytes, by the name of its device."""
+        """Offset in bytes at which each peer's memory begins, by the name of its device."""
         return self._peered.offsets.starts
 
     @property
@@ -107,13 +109,15 @@ class Core:
         self._peered.recall_excess()
 
     def wipe(self, tenant: str) -> None:
-        """Remove a tenant after `dead`, and erase all its blocks."""
+        """Remove a tenant, for which `dead` has been called, and erase all its blocks."""
         for arena in self._arenas:
             arena.wipe(tenant)
         self.below.wipe(tenant)
 
     def join(self, member: Member) -> int:
-        """Add an engine and return its member number. Raise `MemberRefused` if it does not fit."""
+        """Add an engine and return its member number. Raise `MemberRefused` if its blocks have no
+        bytes, or differ from those of engines with the same fingerprint: in size, or because
+        only one of the two has replicas (copies of parameters)."""
         if member.block_bytes <= 0:
             raise MemberRefused(f"block_bytes is {member.block_bytes}: it must be positive")
         kind = member.block_bytes, member.replicas
@@ -133,7 +137,8 @@ class Core:
         return self._joined
 
     def gone(self, number: int) -> None:
-        """Note that the member cannot be reached. Its process may still read and write its places.
+        """Note that a member (an engine) cannot be reached. Its process may still read and write
+        its places.
 
         So its pins stay, and places that it had reserved are not given to others, until it has
         `ended`.
@@ -161,13 +166,13 @@ class Core:
     def seek(
         self, number: int, request: str | int, keys: Iterable[Key], *, rise: bool = True
     ) -> None:
-        """Pin blocks that the pool has, and with `rise` bring up those below; give a `Tell` for
-        each key."""
+        """Pin blocks that the pool has, and with `rise` begin to copy those in the tier below to
+        host memory; order a `Tell` for each key."""
         for key in keys:
             self._seek(number, Seeker(number, request), key, rise=rise)
 
     def leave(self, number: int, request: str | int, loaded: int = 0, from_peers: int = 0) -> None:
-        """Note that a request needs nothing any more; engines copied `loaded` blocks for it,
+        """Note that a request needs nothing any more; its engine loaded `loaded` blocks for it,
         `from_peers` of them from peers."""
         member = self._members[number]
         tenant, nbytes = member.tenant, member.block_bytes
@@ -178,12 +183,17 @@ class Core:
             self._peered.arena.count(tenant).loaded_bytes += from_peers * nbytes
         self._leave(Seeker(number, request))
 
+    def has(self, name: Name) -> bool:
+        """Return True if a block of this name is in the pool, or is being written to it."""
+        return any(arena.get(name) for arena in self._arenas)
+
     def reserve(self, number: int, keys: Iterable[Key]) -> dict[Key, int]:
-        """Return offsets for the keys that the pool does not have and that find room."""
+        """Return the offset of a new place for each key; keys that the pool has, or for which it
+        has no room, are left out."""
         member, given = self._members[number], dict[Key, int]()
         for key in keys:
             name = Name(member.fingerprint, key)
-            if any(arena.get(name) for arena in self._arenas):
+            if self.has(name):
                 continue
             block = self._place(name, member)
             if block is None:
@@ -211,8 +221,8 @@ class Core:
             self._drop(block)
 
     def lock(self, offset: int) -> ByteRange | None:
-        """Return the slab of host memory with the block at `offset`, for an engine to lock; None if
-        it may not be locked.
+        """Return the slab of host memory with the block at `offset`, for an engine to lock in
+        memory; None if it may not be locked.
 
         Locked slabs count as in use until they are `unlocked`.
         """
@@ -229,8 +239,8 @@ class Core:
     # -- the tier below -----------------------------------------------------------------
 
     def risen(self, name: Name, *, whole: bool) -> None:
-        """Note that a copy up has ended, or did not begin. The block is READY if it is `whole`,
-        else it is dropped."""
+        """Note that a copy from the tier below to host memory has ended, or did not begin. `whole`
+        is True if it succeeded: the block is then READY, otherwise it is dropped."""
         self._rising.discard(name)
         block = self._host.get(name)
         if block is None or block.state is not BlockState.RISING:
@@ -244,31 +254,32 @@ class Core:
             self._drop(block)
 
     def moved(self, name: Name, *, whole: bool) -> None:
-        """Note that a copy from a peer to host memory has ended, or did not begin. The copy is
-        READY if it is `whole`, else it is dropped."""
+        """Note that a copy from a peer to host memory has ended, or did not begin. `whole` is True
+        if it succeeded: the copy is then READY, otherwise it is dropped."""
         copy = self._host.get(name)
         if copy is not None and copy.state is BlockState.RISING:
             self._ready(copy) if whole else self._drop(copy)
         self._peered.moved(name, whole=whole)
 
     def sunk(self, name: Name, *, whole: bool) -> None:
-        """Note that a copy down has ended, or did not begin. The block in host memory may be
-        evicted now, `whole` or not."""
+        """Note that a copy from host memory to the tier below has ended, or did not begin. The
+        block in host memory may be evicted now, also if the copy failed (`whole` is False)."""
         self._cleaning.sunk(name)
 
     # -- before the end -----------------------------------------------------------------
 
     @property
     def sinking(self) -> int:
-        """Number of blocks that are being copied from host memory below."""
+        """Number of blocks that are being copied from host memory to the tier below."""
         return self._cleaning.sinking
 
     def unsaved(self, most_bytes: int) -> list[Name]:
-        """Return the names of blocks to save: see `Cleaning.unsaved`."""
+        """Return the names of idle blocks in host memory that the tier below lacks, as far as
+        `most_bytes` of its disk suffice; those first that would be evicted last."""
         return self._cleaning.unsaved(most_bytes)
 
     def save(self, names: Iterable[Name]) -> None:
-        """Begin to copy these blocks from host memory below."""
+        """Begin to copy these blocks from host memory to the tier below."""
         self._cleaning.save(names)
 
     # -- what the server says -----------------------------------------------------------
@@ -281,8 +292,8 @@ class Core:
         self._host.resize(budget)
 
     def resize_peer(self, device: str, budget: int) -> None:
-        """Set the bytes that a peer lends from now on; memory beyond them is revoked. Raises
-        `ValueError`."""
+        """Set the bytes that a peer lends from now on; memory beyond them is revoked. Raise
+        `ValueError` for an unknown peer, one whose holder has ended, and bytes that it lacks."""
         self._peered.resize(device, budget)
 
     def returned(self, offset: int) -> None:
@@ -294,8 +305,8 @@ class Core:
         self._peered.failed(offset)
 
     def lost(self, device: str) -> None:
-        """Note that the holder of a peer's memory has ended; all its `ReturnOrder`s are
-        `returned`."""
+        """Note that the holder of a peer's memory has ended. The caller then calls `returned` for
+        each `ReturnOrder` that it has not carried out."""
         self._peered.lost(device)
 
     def stand(self, tenant: str, standing: PriorityClass) -> None:
@@ -341,13 +352,14 @@ class Core:
         self._tell(seeker, key, Lookup.READY, block.offset)
 
     def _lies_below(self, name: Name, member: Member) -> bool:
-        """True if the block is in the tier below and can be brought up at some time; False if the
-        pool has no room for it at all."""
+        """True if the block is in the tier below and can be copied to host memory at some time;
+        False if the pool has no room for it at all."""
         fits = stride_of(member.block_bytes) <= self.ledger.budget
         return fits and self.below.has(name, member.block_bytes)
 
     def _raise(self, name: Name, member: Member) -> Block | None:
-        """Begin to bring up a block from below and return it; None if there is no room."""
+        """Begin to copy a block from the tier below to host memory and return it; None if there is
+        no room."""
         block = self._host.place(name, member.tenant, member.block_bytes, BlockState.RISING)
         if block is not None:
             self._rising.add(name)
@@ -374,7 +386,8 @@ class Core:
                 self._hand(block)
 
     def _hand(self, replica: Block) -> None:
-        """Charge a replica to one of the tenants that need it, if its present one does not."""
+        """Charge a replica (a copy of parameters on a peer) to one of the tenants that need it, if
+        the tenant that it is charged to does not."""
         members = [self._members.get(seeker.member) for seeker in replica.pins]
         tenants = {member.tenant for member in members if member is not None}
         if tenants and replica.tenant not in tenants and replica.state is BlockState.READY:
@@ -395,8 +408,8 @@ class Core:
         self._home(block).give(block)
 
     def _place(self, name: Name, member: Member) -> Block | None:
-        """Return a new block to write to: on a peer if there is room, else in host memory; None
-        without room."""
+        """Return a new block to write to: on a peer if there is room, else, unless it is a replica
+        (a copy of parameters), in host memory; None if neither has room."""
         tenant, nbytes = member.tenant, member.block_bytes
         if member.replicas:
             return self._peered.place_replica(name, tenant, nbytes)
@@ -425,8 +438,8 @@ class Core:
         return self._peered.arena if self._peered.owns(block) else self._host
 
     def _count(self, tenant: str, block: Block | None = None) -> Counts:
-        """Return the tenant's counts of the medium that a block is in; of host memory without a
-        block."""
+        """Return the tenant's counts of the medium that `block` is in, or of host memory if it is
+        None."""
         return (self._host if block is None else self._home(block)).count(tenant)
 
     def _tell(self, seeker: Seeker, key: Key, found: Lookup, offset: int = 0) -> None:

@@ -12,15 +12,19 @@ from mirage.tiers.space import BlockSpace
 
 @dataclass
 class Counts:
-    """Counts of one tenant on one medium. Keys and blocks count once for each request that seeks
-    them."""
+    """Counts of one tenant on one medium since the pool began, without replicas (copies of
+    parameters). A key counts as a hit once for each request, as a miss at each seek.
+
+    `misses` and `refused` concern all media, and are counted on host memory.
+    """
 
     hits: int = 0
-    """Sought keys that were READY, at once or after they came up."""
+    """Sought keys that were READY immediately, or became READY while the request waited."""
     misses: int = 0
     """Sought keys that the pool did not have."""
     risen: int = 0
-    """Hits on blocks that came up from below."""
+    """Hits on blocks that were copied to host memory from the tier below while the request
+    waited."""
     evictions: int = 0
     """Blocks of this tenant that were evicted for lack of room."""
     refused: int = 0
@@ -28,7 +32,7 @@ class Counts:
     stored_bytes: int = 0
     """Bytes of committed blocks."""
     loaded_bytes: int = 0
-    """Bytes of blocks whose places engines asked for."""
+    """Bytes of blocks whose places engines asked for, to load them to the device."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ class TenantState:
 
 @dataclass(frozen=True)
 class PoolState:
-    """The host pool at one moment, in bytes."""
+    """One medium of the pool at one moment, host memory or the memory of peers, in bytes."""
 
     budget_bytes: int
     used_bytes: int
@@ -59,7 +63,7 @@ class PoolState:
     release them."""
     tenants: dict[str, TenantState]
     serving: bool = True
-    """False once the pool has ended before its time: engines compute its blocks again."""
+    """False once the pool has ended, as after an error: engines compute its blocks again."""
     peers: PeersState | None = None
 
 

@@ -31,8 +31,8 @@ from mirage.wire import Broken, Channel, ChannelClosed
 
 
 class SentAway(Exception):
-    """Error: the engine has left, or must; the message says why. `fault` is True if it broke the
-    protocol."""
+    """Error: the engine has left, or has to leave; the message says why. `fault` is True if the
+    engine broke the protocol, or its `Join` was refused."""
 
     def __init__(self, why: str, *, fault: bool) -> None:
         super().__init__(why)

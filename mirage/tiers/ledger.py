@@ -29,8 +29,9 @@ class Due:
     priority: int = 0
     """Priority of its blocks: those of a higher priority are evicted later."""
     share: float = 100.0
-    """Per cent of the medium that no other tenant may take, as on the device. If the shares of all
-    tenants add up to more than 100, each counts in proportion."""
+    """Per cent of the medium, as on the device: blocks within it are not evicted for other tenants,
+    which may use what is free of it. If the shares of all tenants add up to more than 100, each
+    counts in proportion."""
 
 
 ALL = Due()
@@ -49,12 +50,13 @@ class TierAccount:
     reserved: int = 0
     """Bytes of blocks that are being written, or were when their writer was lost."""
     replicas: int = 0
-    """Bytes of replicas that are being written or that requests need; other replicas count as
-    free."""
+    """Bytes of replicas (copies of parameters on peers) that are being written or that requests
+    need; other replicas count as free."""
 
     @property
     def rank(self) -> tuple[PriorityClass, int]:
-        """Rank of the tenant: blocks of lower ranks are evicted first."""
+        """Class of the tenant by its activity, and its priority: blocks of lower ranks are evicted
+        first."""
         return self.standing, self.due.priority
 
 
@@ -101,9 +103,8 @@ class TierLedger:
         self.budget, self._shares = budget, None
 
     def share(self, tenant: str) -> int:
-        """Return the bytes of the budget that are the tenant's share.
-
-        Others may not take them unless its class is EVICTABLE.
+        """Return the bytes of the budget that are the tenant's share: blocks within it are not
+        evicted for other tenants. 0 for a tenant of class EVICTABLE, or without an account.
         """
         if self._shares is None:
             self._shares = self._shared()
@@ -114,7 +115,8 @@ class TierLedger:
         return self.account(tenant).held + more > self.share(tenant)
 
     def excess(self, tenant: str) -> float:
-        """Return the ratio of held bytes to its share; infinite without a share."""
+        """Return the ratio of the bytes that a tenant holds to its share; infinite if the share is
+        0."""
         share = self.share(tenant)
         return self.account(tenant).held / share if share else float("inf")
 

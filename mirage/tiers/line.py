@@ -14,7 +14,7 @@ from mirage.wire import Broken, Channel
 
 JOIN_S = 5.0
 MOST_UNREAD = 2**23
-"""Largest number of unread bytes for a pool that does not read."""
+"""Most bytes that may wait for the pool to read them; with more the engine gives the pool up."""
 MOST_FILES = 3
 
 
@@ -24,12 +24,13 @@ class Joined(NamedTuple):
     channel: Channel[ToEngine]
     regions: Regions
     locks: socket.socket | None
-    """Line on which slabs are locked, if the engine wanted one; else None."""
+    """Connection for locking slabs of host memory, if the engine wanted one; else None."""
 
 
 def join(path: Path, member: Member) -> Joined:
-    """Join the pool at `path`, waiting up to `JOIN_S` seconds for each answer. Raise `Broken` or
-    `OSError`; nothing is left then."""
+    """Join the pool at `path`, waiting up to `JOIN_S` seconds for each answer. Raise `Broken` if
+    the pool refuses or does not answer in time, `OSError` or `ValueError` for other failures;
+    nothing is left open then."""
     there = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     channel: Channel[ToEngine] = Channel(
         there, ToEngine, most_descriptors=MOST_FILES, most_unread=MOST_UNREAD

@@ -17,7 +17,8 @@ from mirage.tiers.lending.lenders import Lenders
 class LocalPool:
     """`mirage.tiers.contract.Pool` in this process, which owns `core` from now on.
 
-    Several members of one core are several `LocalPool`s: see `beside`. Raises as `Acting` does.
+    Several members of one core are several `LocalPool`s: see `beside`. Raises `OSError` or
+    `HolderRefused` if the memory of a tier cannot be had, and `MemberRefused` as `Core.join` does.
     """
 
     def __init__(
@@ -46,12 +47,13 @@ class LocalPool:
         self._closed = False
 
     def resize(self, budget: int) -> None:
-        """Set the budget as the server does. Raises `ValueError`."""
+        """Set the budget as the server does. Raises `ValueError` as `Core.resize` does."""
         self._shared.core.resize(budget)
         self._shared.carry_out()
 
     def resize_peer(self, device: str, budget: int) -> None:
-        """Set a peer's budget as the server does. Raises `ValueError`."""
+        """Set a peer's budget as the server does. Raises `ValueError` as `Core.resize_peer`
+        does."""
         self._shared.core.resize_peer(device, budget)
         self._shared.carry_out()
 

@@ -1,4 +1,5 @@
-"""Engines that lock slabs of the host pool for their devices: each has a line for that alone.
+"""Engines that lock slabs of the host pool for their devices: each has a connection for that alone,
+its line.
 
 The messages are `Want`, `Here`, `Gone`, `Drop` and `Dropped` of `lending.messages`. The line is
 separate because a thread of the engine reads it: an engine at rest reads nothing else, and has to
@@ -24,13 +25,14 @@ class Lockers:
         self._core = core
         self._selector = selectors.DefaultSelector()
         self._tenants: dict[Line, str] = {}
-        """Tenant of each line."""
+        """Tenant of each engine's connection (line)."""
         self._having: dict[int, set[Line]] = {}
-        """Lines that have a slab locked, by its first offset."""
+        """Connections of the engines that have a slab locked, by the offset at which the slab
+        begins."""
 
     def admit(self, tenant: str) -> socket.socket:
-        """Make a line, and return the engine's end of it, which the caller closes in this
-        process."""
+        """Make a connection (a line), and return the engine's end of it, which the caller closes in
+        this process."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self._tenants[Channel(ours, FromEngine, selector=self._selector)] = tenant
         return theirs

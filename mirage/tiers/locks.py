@@ -22,11 +22,11 @@ class Locks:
         self._free, self._act = Holes(span), act
         self._locked: RangeMap[BlockSlab] = RangeMap()
         self._holes: dict[int, list[ByteRange]] = {}
-        """Holes to be punched, by the first offset of their slab; engines were told to unlock
-        it."""
+        """Ranges whose memory is to be given back (holes), by the offset at which their slab
+        begins; engines were told to unlock it."""
         self._closed: dict[int, ByteRange] = {}
-        """Ranges of closed slabs, by their first offset, which become free when the slab is
-        unlocked."""
+        """Ranges of closed slabs, by the offset at which they begin. A range becomes free when its
+        slab is unlocked."""
 
     def lock(self, slab: BlockSlab) -> ByteRange | None:
         """Return the range that an engine may lock from now on; None if memory of the slab is

@@ -1,7 +1,7 @@
 """Messages between engines and the host pool, over one Unix socket.
 
 The form is that of `mirage.wire`. An engine's first message is a `Join`, answered by a `Welcome`
-with the region's file descriptor, or by `Sorry`. An engine waits for no other message but `Given`.
+with the region's file descriptor, or by `Sorry`. After that an engine waits only for `Given`.
 Requests are numbered by the engine, and a number is not used again.
 """
 
@@ -28,22 +28,22 @@ class Join(Message, frozen=True):
     fingerprint: bytes
     block_bytes: int
     replicas: bool = False
-    """True if the engine's blocks are replicas: see `Member.replicas`."""
+    """True if the engine's blocks are copies of parameters: see `Member.replicas`."""
     locks: bool = False
-    """True if the engine wants a line to lock host memory: see `Member.locks`."""
+    """True if the engine wants a connection for locking host memory: see `Member.locks`."""
 
 
 class Seek(Message, frozen=True):
     request: int
     keys: Keys
     rise: bool = True
-    """True if blocks in the tier below start to come up."""
+    """True if blocks in the tier below are to be copied to host memory."""
 
 
 class Leave(Message, frozen=True):
     request: int
     loaded: int
-    """Number of blocks whose places were asked for."""
+    """Number of blocks whose places were asked for, to load them to the device."""
     from_peers: int = 0
     """Number of these blocks that are on peers."""
 
@@ -68,7 +68,7 @@ class Bye(Message, frozen=True):
 
 class Welcome(Message, frozen=True):
     nbytes: int
-    """Bytes of host memory."""
+    """Bytes of the host memory's file, which has more offsets than the budget has bytes."""
     peer_nbytes: int = 0
     """Bytes of peers' memory in a second file, whose offsets follow those of host memory; 0 if
     there is no such file."""
@@ -77,7 +77,7 @@ class Welcome(Message, frozen=True):
     """Lenders of peers' memory, as in `LentBy`; empty if that memory is in the second file, or
     there is none."""
     locks: bool = False
-    """True if the last descriptor is a line on which slabs of host memory are locked."""
+    """True if the last descriptor is a connection for locking slabs of host memory."""
 
 
 class Sorry(Message, frozen=True):
@@ -85,7 +85,8 @@ class Sorry(Message, frozen=True):
 
 
 class News(Message, frozen=True):
-    """States of keys that a request seeks, with the offset of each READY one."""
+    """New states of keys that a request has asked for by `Seek`, with the block's offset for each
+    READY key."""
 
     request: int
     answers: list[tuple[bytes, Lookup, int]]

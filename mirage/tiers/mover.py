@@ -11,15 +11,15 @@ from mirage.tiers.blocks import Name
 
 
 class Mover:
-    """Copies blocks in one thread, which calls `told` at the end of each. `bytes_per_s` limits
-    their speed together."""
+    """Thread that copies blocks, and calls `told` at the end of each. `bytes_per_s` limits their
+    speed together."""
 
     def __init__(self, told: Callable[[Name], None], bytes_per_s: float | None) -> None:
         self._told, self._bytes_per_s = told, bytes_per_s
         self._thread = ThreadPoolExecutor(1, "peer-copy")
 
     def move(self, name: Name, source: memoryview, target: memoryview) -> None:
-        """Begin a copy, and return at once; neither memory may change until it has ended."""
+        """Begin a copy, and return immediately; neither memory may change until it has ended."""
         self._thread.submit(self._move, name, source, target)
 
     def end(self) -> None:

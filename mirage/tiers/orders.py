@@ -32,8 +32,8 @@ class Orders:
         return self._bell
 
     def give(self, what: Callable[[], None]) -> Future[None]:
-        """Give an order, from any thread. If no orders are taken, its future is done at once and it
-        is not carried out.
+        """Give an order, from any thread. If no orders are taken, the order is not carried out, and
+        its future is done immediately.
 
         A `ValueError` that `what` raises becomes the future's; any other error ends the thread.
         """

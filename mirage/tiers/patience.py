@@ -5,7 +5,7 @@ from __future__ import annotations
 from mirage.tiers.contract import ANSWER_S, Lookup
 
 COMING_S = 1.0
-"""Longest time in seconds that a request waits for blocks on their way up."""
+"""Longest time in seconds that a request waits for blocks that are being copied for it."""
 
 
 class Patience:

@@ -13,18 +13,19 @@ from mirage.tiers.holes import ByteRange
 from mirage.tiers.peers.offsets import LeasedOffsets
 
 AHEAD = 64
-"""Largest number of blocks that are copied to host memory ahead of eviction; a quarter of all
-blocks at most."""
+"""Largest number of blocks that are copied to host memory ahead of eviction at a time; at most a
+quarter of the blocks on peers."""
 
 
 @dataclass(frozen=True)
 class PeerPlan:
-    """Peers of a pool. `devices` has the bytes of each peer by its name; empty without peers."""
+    """Peers of a pool. `devices` has the bytes of each peer by its name; empty if there are no
+    peers."""
 
     devices: dict[str, int] = field(default_factory=dict)
     backed: bool = True
-    """True if memory that a peer wants back is copied to host memory first; False if it is
-    dropped."""
+    """True if blocks whose memory a peer wants back are copied to host memory first; False if they
+    are dropped."""
     granule: int = 0
     """Unit in bytes of the memory that peers lend, if holders make it when it is lent; 0 if it
     exists from the start."""
@@ -59,16 +60,18 @@ class PeerBacking:
         """Number of blocks that are being copied to host memory."""
 
     def largest(self, budget: int) -> int:
-        """Return the most bytes that one device may lend."""
+        """Return the bytes of the peer that may lend most: a larger block finds no room, whatever
+        the `budget` of all peers is."""
         return self.offsets.peers.largest
 
     def may_go(self, block: Block) -> bool:
-        """True for an idle block that has a copy below, or is a replica."""
+        """True for an idle block that is a copy of parameters, or is in host memory or on a disk as
+        well."""
         return block.idle and (block.replica or self.has_copy(block))
 
     def rescue(self, block: Block) -> bool:
-        """Begin to copy a block before it goes; False if that is not possible or has failed
-        before."""
+        """Begin to copy a block to host memory before it is evicted; False if it has a copy, or if
+        that is not possible or has failed before."""
         if not self.backed or self.offsets.device(block.offset) in self.lost:
             return False
         return not block.offered and not self.has_copy(block) and self.move(block)
@@ -87,7 +90,8 @@ class PeerBacking:
         return self._below.has(block.name, block.nbytes)
 
     def move(self, block: Block) -> bool:
-        """Begin to copy a block to host memory; False if there is no room there."""
+        """Begin to copy a block to host memory; False if there is no room, or that block is already
+        there."""
         if self._host.get(block.name) is not None:
             return False
         copy = self._host.place(block.name, block.tenant, block.nbytes, BlockState.RISING)
@@ -100,7 +104,7 @@ class PeerBacking:
         return True
 
     def moved(self, block: Block, *, whole: bool) -> None:
-        """Note that the block's copy has ended, or did not begin. If it is not `whole`, the block
-        may be offered again."""
+        """Note that the copy of a block to host memory has ended, or did not begin. `whole` is True
+        if the copy succeeded; otherwise the block is not copied again."""
         block.sinking, block.offered = False, not whole
         self.moving -= 1

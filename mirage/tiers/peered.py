@@ -2,11 +2,11 @@
 
 New blocks go to peers as long as there is room, or a block to evict that has a copy below. Blocks
 that would go next are copied to host memory beforehand. When a peer wants memory back, its slabs
-drain: blocks that no request needs leave at once, after a copy to host memory if peers are
+drain: blocks that no request needs leave immediately, after a copy to host memory if peers are
 `backed`.
 
-Replicas of content that host memory has anyway are on peers as well, up to each tenant's share. A
-request that needs one is told when its memory is wanted back.
+Replicas, which are copies of content that host memory has anyway such as parameters, are on peers
+as well, up to each tenant's share. A request that needs one is told when its memory is wanted back.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Peered:
         self.offsets.watch(self._draining)
 
     def state(self) -> PeersState | None:
-        """Return a snapshot; None without peers."""
+        """Return a snapshot; None if there are no peers."""
         if not self.offsets.span:
             return None
         peers = self.offsets.peers
@@ -60,8 +60,8 @@ class Peered:
         return None if block is None or self.arena.retiring(block) else block
 
     def find_replica(self, name: Name, tenant: str) -> Block | None:
-        """Return a replica that may be used; None if there is none, or it would exceed a tenant's
-        share.
+        """Return a replica (a copy of parameters on a peer) that `tenant` may use; None if there is
+        none, or it would exceed a tenant's share.
 
         A shared replica is charged to the tenant that used it first, and is wanted back if that
         tenant has too many.
@@ -74,33 +74,36 @@ class Peered:
         return block if self._excess(block.tenant) <= 0 else None
 
     def recalled(self, name: Name) -> bool:
-        """True if there is a replica, and it is wanted back from its tenant."""
+        """True if there is a replica (a copy of parameters) of that name on a peer, and its memory
+        is wanted back by the peer, or because its tenant is above its share."""
         block = self.arena.get(name)
         if block is None or block.idle:
             return False
         return self.arena.retiring(block) or self._excess(block.tenant) > 0
 
     def hand(self, replica: Block, tenant: str) -> None:
-        """Charge a replica to `tenant`, which needs it, and recall replicas beyond tenants'
-        shares."""
+        """Charge a replica (a copy of parameters) to `tenant`, which needs it, and recall replicas
+        that exceed their tenants' shares."""
         self.arena.hand(replica, tenant)
         self.recall_excess()
 
     def place(self, name: Name, tenant: str, nbytes: int) -> Block | None:
-        """Place a new block to be written; None if there is no room."""
+        """Place a new block to be written, after evictions if necessary; None if there is no
+        room."""
         if not self.offsets.span:
             return None
         return self.arena.place(name, tenant, nbytes, BlockState.WRITTEN)
 
     def place_replica(self, name: Name, tenant: str, nbytes: int) -> Block | None:
-        """Place a new replica to be written; None if there is no room, or beyond the tenant's
-        share."""
+        """Place a new block for a replica (a copy of parameters) to be written to; None if there is
+        no room, or beyond the tenant's share."""
         if not self.may_keep(tenant, nbytes):
             return None
         return self.arena.place(name, tenant, nbytes, BlockState.WRITTEN, replica=True)
 
     def recall_excess(self) -> None:
-        """Recall replicas beyond their tenants' shares, after the shares have changed."""
+        """Recall the replicas (copies of parameters) that exceed their tenants' shares of peers'
+        memory; call it after a change of shares."""
         for tenant in self.arena.ledger.tenants:
             over = self._excess(tenant)
             for block in self.arena.replicas(tenant) if over > 0 else ():
@@ -110,21 +113,23 @@ class Peered:
                 over -= block.stride
 
     def may_keep(self, tenant: str, nbytes: int) -> bool:
-        """True if one more replica is within a tenant's share."""
+        """True if one more replica (a copy of parameters), of `nbytes` bytes, is within a tenant's
+        share of peers' memory."""
         return self._excess(tenant) + stride_of(nbytes) <= 0
 
     def _excess(self, tenant: str) -> int:
-        """Return the bytes by which a tenant's replicas exceed its share; negative if they are
-        below it."""
+        """Return the bytes by which a tenant's replicas (copies of parameters) exceed its share of
+        peers' memory; negative if they are below it."""
         return self.arena.ledger.account(tenant).replicas - self.arena.ledger.share(tenant)
 
     def _recall(self, block: Block) -> None:
-        """Tell the requests that have a replica to leave."""
+        """Tell the requests that use a replica (a copy of parameters) to leave it."""
         for seeker in block.pins:
             self._act(Tell(seeker, block.name.key, Lookup.RECALLED))
 
     def clean_ahead(self) -> None:
-        """Begin to copy to host memory the next victims that have no copy below."""
+        """Begin to copy to host memory the blocks on peers that are evicted next and have no copy
+        below. Do nothing while less than half of the peers' budget is in use."""
         slabs = self.arena.space.slabs
         if not self.offsets.span or slabs.counted < self.arena.ledger.budget / 2:
             return
@@ -134,16 +139,16 @@ class Peered:
                 self._backing.move(block)
 
     def moved(self, name: Name, *, whole: bool) -> None:
-        """Note that a copy to host memory has ended, or did not begin; `whole`: host memory has the
-        content."""
+        """Note that a copy to host memory has ended, or did not begin; `whole` is True if it
+        succeeded."""
         block = self.arena.get(name)
         if block is not None and block.sinking:
             self._backing.moved(block, whole=whole)
             self.arena.settle(block)
 
     def resize(self, device: str, budget: int) -> None:
-        """Set the bytes that a peer lends. Raise `ValueError` if its holder has ended or it has
-        fewer bytes."""
+        """Set the bytes that a peer lends. Raise `ValueError` for an unknown peer, and if its
+        holder has ended or it has fewer bytes."""
         if device in self._backing.lost:
             raise ValueError(f"peer {device!r}: its holder has ended, start the server again")
         order = [slab.offset for slab in self.arena.space.to_retire()]

@@ -17,7 +17,7 @@ class EvictionPolicy(Protocol):
     """Eviction order of the blocks of one tenant."""
 
     def add(self, name: Name) -> None:
-        """Note that the block is held from now on."""
+        """Add a block: it is a candidate for eviction from now on."""
 
     def use(self, name: Name) -> None:
         """Note that the block was used; nothing happens if it is not held."""
@@ -37,7 +37,7 @@ class EvictionPolicy(Protocol):
 
 
 class LRU:
-    """Evicts the least recently used block first."""
+    """Eviction policy: the least recently used block goes first."""
 
     def __init__(self) -> None:
         self._held: OrderedDict[Name, None] = OrderedDict()

@@ -21,10 +21,9 @@ from typing import TypeVar
 from mirage.tiers.contract import Key, Lookup
 
 STEPS = 2
-"""Number of steps for which blocks are brought up ahead, by the number that came in the last
-step."""
+"""Number of coming steps for which blocks are brought up, at the rate of the last step."""
 LEAST = 8
-"""Number of blocks that may always be on their way: a disk reads several at once."""
+"""Number of blocks that may always be on their way: a disk reads several at the same time."""
 LOOK = 1024
 """Largest number of keys that are looked at in one step."""
 
@@ -55,8 +54,8 @@ def ahead(
     """Yield by Algorithm 1 at most `room` blocks, in the order of the scheduler's `queue`.
 
     `lacks` returns the blocks that a request lacks, first needed first; blocks that `fits` refuses,
-    because another link on their way is full, are left out. No request is looked at once there is
-    no room.
+    because another link on their way is full, are left out. Once there is no room, no further
+    request is looked at.
     """
     if room <= 0:
         return
@@ -90,7 +89,8 @@ class _Asked:
 
 
 class Prefetch:
-    """Blocks to bring up for waiting requests. `found` returns the pool's state of a key."""
+    """Blocks to copy from below to host memory for waiting requests. `found` returns the pool's
+    state of a key."""
 
     def __init__(self, found: Callable[[str, Key], Lookup]) -> None:
         self._found = found
@@ -100,13 +100,13 @@ class Prefetch:
         """Keys by request that are below, and were on the device as well when they were looked
         at."""
         self._coming: dict[Key, str] = {}
-        """Keys that were asked to come up, with their request."""
+        """Keys that are being copied to host memory, with the request that lacks them."""
         self._refused: set[tuple[str, Key]] = set()
         """Requests and keys for which there was no room."""
 
     @property
     def waits(self) -> bool:
-        """True if any key may still have to come up."""
+        """True if any key may still have to be copied to host memory."""
         return bool(self._lacks or self._coming)
 
     def sought(self, request: str, keys: Iterable[Key]) -> None:
@@ -137,7 +137,8 @@ class Prefetch:
         on_device: Callable[[Key], bool] = lambda key: False,
         carried: float = inf,
     ) -> dict[str, list[Key]]:
-        """Return the keys to bring up now, by request; `queue` is in the order of the scheduler.
+        """Return the keys to copy to host memory now, by request; `queue` is in the scheduler's
+        order.
 
         Keys that are `on_device` stay below until they are `needed`. The link has room for
         `carried` blocks in one step beside streamed layers.
@@ -157,7 +158,7 @@ class Prefetch:
         """Yield requests that lack keys, up to the first with a key for which the pool has not
         answered.
 
-        That request comes before those behind it.
+        Requests behind that one are not yielded before it.
         """
         looks = LOOK
         for request in queue:
@@ -168,7 +169,8 @@ class Prefetch:
                 yield request
 
     def _settle(self) -> int:
-        """Return the number of keys that have arrived since the last call."""
+        """Note the copies that have ended since the last call, and the keys that were refused;
+        return the number of keys that have arrived."""
         came = 0
         for key, request in list(self._coming.items()):
             state = self._found(request, key)
@@ -181,7 +183,7 @@ class Prefetch:
         return came
 
     def _lacking(self, request: str, asked: _Asked) -> Iterator[Key]:
-        """Yield the keys of one request that are below and were not asked to come up."""
+        """Yield the keys of one request that are below host memory and are not being copied up."""
         lacks = self._lacks[request]
         for key in list(islice(lacks, LOOK)):
             state = asked.found(request, key)

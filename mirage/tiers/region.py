@@ -20,7 +20,8 @@ SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 class Region:
-    """Shared memory of the pool. `memory` is all of it, zeros at first. Raises `OSError`."""
+    """Shared memory of the pool. `memory` is all of it, zeros at first. Raises `OSError` if it
+    cannot be mapped, `ValueError` for an empty file."""
 
     def __init__(self, fd: int) -> None:
         """Map the file; the descriptor belongs to the region from now on."""
@@ -75,11 +76,12 @@ class Regions:
     peer_bytes_per_s: float | None = None
     """Speed in bytes a second of copies from and to peers; None for no limit."""
     lenders: tuple[LentBy, ...] = ()
-    """Lenders of peers' memory, if it is not in `peer`."""
+    """Holders of peers' memory on other GPUs; empty if it is host memory in `peer`, or there are no
+    peers."""
 
     @classmethod
     def create(cls, span: int, peer_span: int, peer_bytes_per_s: float | None) -> Regions:
-        """Make new regions. Raise `OSError`; nothing is left then."""
+        """Make new regions. Raise `OSError` if one cannot be made; then the other one is closed."""
         host = Region.create(span)
         try:
             peer = Region.create(peer_span) if peer_span else None

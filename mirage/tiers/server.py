@@ -34,7 +34,8 @@ STATE_S = 0.1
 """Least time in seconds between two snapshots of the state, while something happens."""
 PAUSE_S = 0.1
 SAVED_AT_ONCE = 64
-"""Blocks that are copied below at a time before the end: fewer than the tier below lets wait."""
+"""Number of blocks that `save` lets be copied to the tier below at a time: fewer than that tier
+takes into its queue."""
 SAVE_POLL_S = 0.002
 
 T = TypeVar("T")
@@ -67,7 +68,8 @@ class PoolServer:
         self._thread = threading.Thread(target=self._run, name="mirage-tiers", daemon=True)
 
     def start(self) -> None:
-        """Listen. Raise `OSError` or `HolderRefused`; nothing is left then."""
+        """Make the pool's memory, listen, and start the thread. Raise `OSError` or, for a GPU that
+        cannot lend, `HolderRefused`; nothing is left then."""
         self._acting = Acting(self._core, self, self._peer_bytes_per_s, self._lenders)
         try:
             self._orders.open()
@@ -83,8 +85,8 @@ class PoolServer:
         self._thread.start()
 
     def listen(self) -> Future[None]:
-        """Listen again if the socket file was removed; the future raises `ValueError` if that
-        fails."""
+        """Make a new socket at `path`, after the caller found that its file was removed; the future
+        raises `ValueError` if that fails, as when the file is still there."""
         return self._order(self._listen_again)
 
     def dead(self, tenant: str) -> Future[None]:
@@ -101,7 +103,7 @@ class PoolServer:
         return self._order(partial(self._redeclare, tenant, due))
 
     def remove(self, tenant: str) -> Future[None]:
-        """Remove a tenant after `dead`; its blocks are erased."""
+        """Remove a tenant, for which `dead` has been called, and erase its blocks."""
         return self._order(partial(self._remove, tenant))
 
     def resize(self, budget: int) -> Future[None]:
@@ -110,7 +112,8 @@ class PoolServer:
         return self._order(partial(self._core.resize, budget))
 
     def resize_peer(self, device: str, budget: int) -> Future[None]:
-        """Set the bytes that a peer lends; the future raises `ValueError`."""
+        """Set the bytes that a peer lends; the future raises `ValueError` as `Core.resize_peer`
+        does."""
         return self._order(partial(self._core.resize_peer, device, budget))
 
     def stand(self, tenant: str, standing: PriorityClass) -> Future[None]:
@@ -118,7 +121,7 @@ class PoolServer:
         return self._order(partial(self._core.stand, tenant, standing))
 
     def state(self) -> PoolState:
-        """Return a snapshot that is at most `STATE_S` seconds old."""
+        """Return the last snapshot; it lacks at most changes of the last `STATE_S` seconds."""
         return self._state
 
     @property
@@ -127,11 +130,12 @@ class PoolServer:
         return self._thread.is_alive()
 
     def save(self, seconds: float, most_bytes: int) -> int:
-        """Copy blocks below that are only in host memory, last victims first; return the number of
-        blocks left.
+        """Copy the blocks that only host memory has to the tier below, those first that would be
+        evicted last; return the number of blocks left.
 
         It copies as many as `seconds` allow and `most_bytes` bytes of a disk hold. Blocks are left
-        for lack of time, or because the disk did not take them.
+        for lack of time, or because the disk did not take them; blocks for which `most_bytes` do
+        not suffice are not counted.
         """
         until = time.monotonic() + seconds
         names = self._unsaved(most_bytes)
@@ -247,9 +251,9 @@ class PoolServer:
             made, _ = self._door.accept()
         except BlockingIOError:
             return
-        except OSError as error:  # no descriptors left, or it has gone already
+        except OSError as error:  # no descriptor is left, or the engine has gone
             logger.warning("an engine could not connect to the host pool: %s", error)
-            time.sleep(PAUSE_S)  # it still knocks
+            time.sleep(PAUSE_S)  # the connection still waits to be accepted
             return
         self._guests[made.fileno()] = Guest(made, self._selector)
 

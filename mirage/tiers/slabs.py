@@ -53,7 +53,8 @@ class BlockSlab:
 
 
 class Fragmentation(NamedTuple):
-    """Unused bytes of counted memory, and the free offsets: the largest range, and all."""
+    """Bytes of counted memory that are in no block (`unused`), and bytes of free offsets: in the
+    largest range, and in all."""
 
     unused: int
     largest_free: int
@@ -77,16 +78,16 @@ class Slabs:
     def __init__(self, offsets: Offsets) -> None:
         self._offsets = offsets
         self._open: dict[int, BlockSlab] = {}
-        """Open slabs by their first offset."""
+        """Open slabs by the offset at which they begin."""
         self._of: dict[int, BlockSlab] = {}
         """Slab of each used place, by the place's offset."""
         self._empty: dict[int, BlockSlab] = {}
-        """Slabs without a block, by their first offset."""
+        """Slabs without a block, by the offset at which they begin."""
         self._having: dict[int, dict[int, BlockSlab]] = {}
-        """Slabs with a free place, by stride and first offset. They are few, while full slabs are
-        many."""
+        """Slabs with a free place, by the bytes of a place (stride) and the offset at which the
+        slab begins. They are few, while full slabs are many."""
         self._current: dict[int, BlockSlab] = {}
-        """Slab of each stride that places are taken from."""
+        """Slab from which places are taken, by the bytes of a place (stride)."""
         self.counted = 0
 
     def of(self, offset: int) -> BlockSlab:
@@ -113,7 +114,7 @@ class Slabs:
     # -- slabs --------------------------------------------------------------------------
 
     def open(self, stride: int, blocks: int) -> bool:
-        """Open a new slab; False if there is no room."""
+        """Open a new slab of `blocks` places of `stride` bytes; False if there is no room."""
         offset = self._offsets.take(stride * blocks)
         if offset is None:
             return False
@@ -139,7 +140,7 @@ class Slabs:
         return ByteRange(slab.offset, slab.nbytes)
 
     def retire(self, slab: BlockSlab) -> list[ByteRange]:
-        """Take no new block into the slab; return the ranges that can be given back at once."""
+        """Take no new block into the slab; return the ranges that can be given back immediately."""
         before = slab.counted
         slab.retiring = True
         self.counted += slab.counted - before
@@ -152,7 +153,7 @@ class Slabs:
 
     def take(self, stride: int) -> int | None:
         """Take a place in an open slab and return its offset, the fullest slab first, so that
-        others become empty; None without room."""
+        others become empty; None if no open slab has room."""
         slab = self._current.get(stride)
         if slab is None or not slab.free:
             having = self._having.get(stride)

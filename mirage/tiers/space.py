@@ -26,12 +26,13 @@ are seldom too small."""
 
 
 def span_of(budget: int) -> int:
-    """Return the bytes of a region for slabs of `budget` bytes."""
+    """Return the size in bytes of a region for slabs of `budget` bytes: `SPARE_OFFSETS` times the
+    budget in whole pages."""
     return align_up(budget, PAGE) * SPARE_OFFSETS
 
 
 def stride_of(block_bytes: int) -> int:
-    """Return the bytes that the place of a block takes."""
+    """Return the bytes that the place of a block takes: whole pages."""
     return align_up(block_bytes, PAGE)
 
 
@@ -109,7 +110,7 @@ class BlockSpace:
         blocks = min(wanted, self._ledger.budget - self.used) // stride
         if blocks <= 0 or self.slabs.open(stride, blocks):
             return blocks > 0
-        self.close_empty(0)  # there is memory, but torn
+        self.close_empty(0)  # there is memory, but in pieces that are too small
         return self.slabs.open(stride, blocks)
 
     def _slab_blocks(self, stride: int) -> int:
@@ -117,17 +118,18 @@ class BlockSpace:
         return align_up(blocks * stride, self._backing.granule) // stride
 
     def close_empty(self, most: int) -> None:
-        """Close empty slabs until `most` bytes are counted, or none is left."""
+        """Close empty slabs until at most `most` bytes are counted, or no empty slab is left."""
         for slab in self.slabs.empty():
             if self.slabs.counted <= most:
                 break
             self._backing.punch(self.slabs.close(slab))
 
     def who_goes(self, taker: str, stride: int) -> list[Block]:
-        """Return the blocks to evict for a block of `taker`: one of that size, or all blocks in a
-        slab of another size.
+        """Return the blocks to evict for a block of `taker`: one block of that size, or all blocks
+        in a slab of another size.
 
-        Empty if no block may be evicted.
+        Empty if no block may be evicted. A slab of another size stays while memory that is about to
+        become free has room for the block.
         """
         tenants, comes = self._victims.takeable(taker, stride), self._comes(stride)
         for name in islice(self._victims.order(tenants), self._backing.most_looks):
@@ -152,8 +154,8 @@ class BlockSpace:
     # -- shrinking ----------------------------------------------------------------------
 
     def to_retire(self) -> list[BlockSlab]:
-        """Return the slabs to retire, first to go first: those without pinned blocks in the order
-        of their first victim, then by the number of pinned blocks."""
+        """Return the slabs that may retire, first to retire first: fewest pinned blocks first; of
+        equals, the slab whose first block would be evicted first."""
         pinned = {slab: self._held_fast(slab) for slab in self.slabs.all() if not slab.retiring}
         order = self._victims.order(self._victims.takeable(None, 0))
         slabs = dict.fromkeys(self.slabs.of(self._by_name[name].offset) for name in order)

@@ -28,8 +28,8 @@ class Standings:
         given_up: Collection[str],
         now: float,
     ) -> dict[str, PriorityClass]:
-        """Return the tenants whose class has changed. `given_up` are those that do not serve for
-        now."""
+        """Return the new class of each tenant whose class has changed since the last call.
+        `given_up` are the tenants that do not serve for now: their class is EVICTABLE."""
         found = {
             name: self._of(name, reports.get(name), given_up=name in given_up, now=now)
             for name in tenants

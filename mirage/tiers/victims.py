@@ -26,7 +26,7 @@ class Victims:
         self._policy(block.tenant).add(block.name)
 
     def use(self, block: Block, tenant: str) -> None:
-        """Note that `tenant` used the block, which is its own from now on."""
+        """Note that `tenant` used the block, which is a block of this tenant from now on."""
         if tenant == block.tenant:
             self._policy(tenant).use(block.name)
             return
@@ -52,7 +52,7 @@ class Victims:
         """Return the tenants from which `taker` may take blocks to hold `nbytes` more, first to
         lose first.
 
-        None stands for a smaller budget, which takes from all tenants.
+        `taker` is None if the budget shrinks, which takes from all tenants.
         """
         book = self._ledger
         names = [name for name, policy in self._policies.items() if len(policy)]

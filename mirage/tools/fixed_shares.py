@@ -6,7 +6,9 @@ from mirage.config import Config, ConfigError
 
 
 def with_fixed_shares(config: Config, command: str) -> Config:
-    """Return `config`. Raises `ConfigError` if its tenants sleep and wake."""
+    """Return `config`. Raises `ConfigError`, which names `command`, if the tenants in it sleep and
+    wake.
+    """
     if config.rostered:
         raise ConfigError(
             f"mirage {command} knows only tenants that are always awake: give shares in per cent "

@@ -17,7 +17,8 @@ WRAPPER = ("clear_all_graphs()", "_all_instances", "graph_pool")
 
 HOOKS: dict[str, tuple[str, ...]] = {
     "vllm.v1.core.sched.scheduler:Scheduler": (
-        *("running", "waiting", "kv_holding_waiting", "max_num_running_reqs"),
+        *("running", "waiting", "kv_holding_waiting", "max_num_running_reqs", "requests"),
+        *("grammar_compile_error_reqs", "structured_output_manager"),
         *("get_request_counts()", "_handle_blocked_waiting_request(request)"),
         "_preempt_request(request, timestamp)",
     ),
@@ -43,7 +44,7 @@ HOOKS: dict[str, tuple[str, ...]] = {
     ),
     "vllm.v1.core.sched.output:SchedulerOutput": (
         *("total_num_scheduled_tokens", "num_scheduled_tokens", "scheduled_spec_decode_tokens"),
-        *("scheduled_new_reqs", "scheduled_cached_reqs"),
+        *("scheduled_new_reqs", "scheduled_cached_reqs", "has_structured_output_requests"),
     ),
     "vllm.v1.core.sched.output:NewRequestData": ("req_id", "num_computed_tokens"),
     "vllm.v1.core.sched.output:CachedRequestData": (
@@ -52,14 +53,27 @@ HOOKS: dict[str, tuple[str, ...]] = {
     "vllm.v1.request:Request": (
         *("request_id", "status", "num_computed_tokens", "num_prompt_tokens", "num_tokens"),
         *("skip_reading_prefix_cache", "cache_salt", "block_hashes", "update_block_hashes()"),
-        "is_finished()",
+        *("is_finished()", "structured_output_request"),
     ),
+    "vllm.v1.structured_output.request:StructuredOutputRequest": ("grammar",),
+    "vllm.v1.structured_output:StructuredOutputManager": ("backend",),
+    "vllm.v1.structured_output.backend_types:StructuredOutputBackend": (
+        "allocate_token_bitmask(max_num_seqs)",
+    ),
+    "vllm.v1.structured_output.backend_types:StructuredOutputGrammar": (
+        *("is_terminated()", "fill_bitmask(bitmask, batch_index)"),
+    ),
+    "vllm.v1.engine.output_processor:OutputProcessor": (
+        *("request_states", "process_outputs(engine_core_outputs, ...)"),
+    ),
+    "vllm.v1.engine.output_processor:RequestState": ("queue",),
+    "vllm.v1.engine.output_processor:RequestOutputCollector": ("put(output)",),
     "vllm.v1.engine.core:EngineCoreProc": (
         "_send_abort_outputs_to_client(req_ids, client_index)",
         "_send_error_outputs_to_client(req_ids, client_index)",
     ),
     "vllm.v1.engine:EngineCoreOutputs": ("outputs",),
-    "vllm.v1.engine:EngineCoreOutput": ("request_id",),
+    "vllm.v1.engine:EngineCoreOutput": ("request_id", "finish_reason", "stop_reason"),
     "vllm.v1.kv_cache_interface:KVCacheConfig": (
         *("num_blocks", "kv_cache_tensors", "kv_cache_groups"),
     ),
@@ -128,4 +142,4 @@ GRAPHS: dict[str, tuple[str, ...]] = {
     "vllm.compilation.breakable_cudagraph:BreakableCUDAGraphWrapper": WRAPPER,
     "vllm.compilation.cuda_graph:CUDAGraphWrapper": WRAPPER,
 }
-"""Further names of this kind that `device.graphs` needs; without graphs steps run eagerly."""
+"""Names like those in `HOOKS` that `device.graphs` needs; without graphs steps run eagerly."""

@@ -13,14 +13,15 @@ from pathlib import Path
 FOLDER = Path(__file__).parent
 
 Table = Mapping[str, str]
-"""Names that we use, with what a version of vLLM has for each: its parameters, or its kind."""
+"""Names that we use, with what a version of vLLM has for each: the parameters of a function, else
+its kind (``<class>``, ``<value>``)."""
 
 
 def tables() -> dict[str, Table]:
     """Tables by vLLM's version, oldest first.
 
-    A table lacks the names that its vLLM lacks. It has the parameters of functions that we call or
-    replace.
+    A table has those names of vLLM that our sources use and that this version has; a function that
+    we call or replace has its parameters there.
     """
     files = sorted(FOLDER.glob("*.json"), key=lambda file: _number(file.stem))
     return {file.stem: json.loads(file.read_text()) for file in files}
@@ -32,7 +33,8 @@ def minors(versions: Iterable[str]) -> list[str]:
 
 
 def tried(word: str = "and") -> str:
-    """Return the tried versions in words, with `word` between them."""
+    """Return the first two numbers of the tried versions, such as "0.32 and 0.33", with `word`
+    between them."""
     return f" {word} ".join(minors(tables()))
 
 

@@ -1,4 +1,6 @@
-"""Adding an operator's folder to a store: its files are copied and hashed in one pass."""
+"""Adding the folder of a model to the store of weights of this machine: its files are copied, and
+hashed while they are copied.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ class FolderFound(NamedTuple):
 def looked_at(folder: Path) -> FolderFound:
     """Files of a model's folder.
 
-    Raises `WeightsRefused` without ``config.json``, or if an entry is neither a file nor a folder.
+    Raises `WeightsRefused` without ``config.json``, or if an entry that is not hidden is neither a
+    file nor a folder, such as a link to a folder.
     """
     if not (folder / "config.json").is_file():
         raise WeightsRefused(f"{folder}: it has no config.json: name the folder of a model")
@@ -44,7 +47,10 @@ def add(
     chunk_bytes: int = CHUNK_BYTES,
 ) -> WeightsManifest:
     """Copy a folder's files into the store, hashed in chunks of `chunk_bytes`, and name the model
-    `name`; return its manifest. Raises `WeightsRefused`, `WeightsFailed`."""
+    `name`; return its manifest. Raises `WeightsRefused` for an invalid name or without room on the
+    disk, `ManifestRefused` for files that no manifest can list, and `WeightsFailed` for other
+    errors of the disk.
+    """
     place = changes.store.place
     with writing(place, str(found.folder)), changes.filling() as folder:
         check_room(place, found.bytes, str(found.folder))

@@ -1,7 +1,7 @@
 """Bringing a model into a store, from all sources that have parts of it.
 
-Each source has a task of its own, which receives one run of chunks at a time; `Gathering` chooses
-the runs. Chunks that have arrived are kept even if the bringing ends early.
+Each source has a task of its own, which receives one run (consecutive chunks of a file) at a time;
+`Gathering` chooses the runs. Chunks that have arrived are kept even if the bringing ends early.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ TICK_S = 0.5
 STALL_S = 5.0
 """Seconds without a chunk after which another idle source may send the same run."""
 BUSY_TIMES = 10
-"""Factor by which the patience is longer for sources that are always busy with other receivers."""
+"""Number of further patiences that are waited, at most, while sources are busy with other
+receivers.
+"""
 Say = Callable[[str], None]
 Progress = Callable[[int, int], None]
 """Callback with the bytes that have arrived, and the bytes that were missing at first."""
@@ -55,10 +57,10 @@ async def bring(
     """Bring the model with the name or id `wanted` into the store; return its folder.
 
     `sources` are addresses of machines that may have it, which know `secret`. `say` gets lines
-    about sources, `progress` the bytes that have come. It fails if nothing has come for
-    `patience_s` seconds, and later while a source is busy. A name that the store knows is not
-    looked up again, unless with `newest`. Raises `WeightsRefused` for reasons that the user can
-    remove, else `WeightsFailed`.
+    about sources, `progress` the bytes that have come. It fails if no chunk has come for
+    `patience_s` seconds; while sources are busy with other receivers it waits longer, at most
+    eleven times that. A name that the store knows is not looked up again, unless with `newest`.
+    Raises `WeightsRefused` for reasons that the user can remove, else `WeightsFailed`.
     """
     with writing(store.place, wanted):
         model = await asyncio.to_thread(store.found, wanted)
@@ -101,7 +103,7 @@ async def _bringing(changes: StoreChanges, wanted: str, say: Say) -> IO[bytes]:
 
 
 class _Bringing:
-    """The transfer of one model."""
+    """Transfer of one model into a store, from all its sources at the same time."""
 
     def __init__(
         self,
@@ -132,7 +134,9 @@ class _Bringing:
         self._show: Callable[[int], None] = lambda done: None
 
     async def run(self, say: Say, progress: Progress) -> None:
-        """Bring all contents. Raises `WeightsFailed`, `WeightsRefused`, and `OSError`."""
+        """Bring all contents. Raises `WeightsFailed` if sources fail, `WeightsRefused` if the disk
+        has no room or the manifest contradicts itself, and `OSError` if a file cannot be written.
+        """
         total, began = self._left, time.monotonic()
         check_room(self._store.place, total, self._wanted)
         say(f"{self._wanted}: bringing {size(total)} of {size(self._manifest.bytes)}")
@@ -195,8 +199,8 @@ class _Bringing:
         return time.monotonic() - max(self._came, hope) > self._patience_s
 
     def _free_stalled(self) -> None:
-        """Let other sources take runs that their source sends too slowly; it may still finish
-        them.
+        """Let other sources take runs that their source sends too slowly; that source may still
+        finish them.
         """
         for run, since in self._coming.values():
             if time.monotonic() - since > STALL_S:

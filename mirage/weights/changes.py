@@ -34,8 +34,8 @@ LOCK, BRINGING, ADDING = "lock", "bringing", "add."
 
 
 class StoreChanges:
-    """Changes of one store; its folders are made if missing. Raises `OSError` if they cannot be
-    written.
+    """Changes of one store. Its folders are made if missing, and remains of processes that have
+    ended are removed. Raises `OSError` if the folders cannot be written.
     """
 
     def __init__(self, store: WeightStore) -> None:
@@ -102,7 +102,7 @@ class StoreChanges:
 
     def complete(self, manifest: WeightsManifest) -> Path:
         """Complete a model whose contents have come; return its folder. Raises `WeightsRefused` if
-        one is missing.
+        one is missing, or if the model was removed meanwhile.
         """
         with self._changing():
             return self._complete(manifest)
@@ -173,7 +173,7 @@ class StoreChanges:
         sync_folder(path.parent)
 
     def _take_apart(self, model: str) -> None:
-        """Remove the folder of a model. It is moved away first, so that it disappears at once."""
+        """Remove the folder of a model. It is moved away first, so it disappears as a whole."""
         gone = self._place / FILLING / f"{model}.{os.getpid()}.gone"
         with suppress(FileNotFoundError):
             self.store.folder(model).rename(gone)

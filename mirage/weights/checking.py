@@ -21,7 +21,8 @@ def wrong_chunks(
     """Numbers of a content's wrong chunks; None if the content is right. `show` is called with the
     bytes that are checked.
 
-    Empty if each chunk is right but not the whole: then the manifest contradicts itself.
+    Empty if each chunk is right but not the whole: then the content is too long, or the manifest
+    contradicts itself.
     """
     whole, wrong, done = hashlib.sha256(), [], 0
     with path.open("rb") as content:

@@ -22,10 +22,11 @@ async def found_at(
     patience_s: float,
 ) -> tuple[WeightsManifest, str | None]:
     """Manifest of a model, and its name if `wanted` is a name. `known` is its id if the store has
-    it.
+    it: then no source is asked.
 
-    Raises `WeightsRefused` if no source has the model, or several different ones fit;
-    `WeightsFailed` if none answers for `patience_s` seconds.
+    Raises `WeightsRefused` if no source has the model, or several different ones fit. Raises
+    `WeightsFailed` if after `patience_s` seconds none has it and some do not answer, or if no
+    source sends its manifest.
     """
     name = None if SHORT_ID.fullmatch(wanted) else wanted
     if known is not None:
@@ -49,8 +50,8 @@ async def found_at(
 async def _asked(
     wanted: str, sources: Sequence[WeightSource]
 ) -> tuple[dict[str, list[WeightSource]], list[str], bool]:
-    """Ids that fit with their sources, reasons of sources without one, and True if asking again is
-    useless.
+    """Ask all sources for models that fit `wanted`. Returns the sources by the models' ids, the
+    reasons of sources that have none, and True if it is useless to ask again.
     """
     found: dict[str, list[WeightSource]] = {}
     whys, over = [], True
@@ -76,7 +77,7 @@ def _fits(wanted: str, model: str, names: Sequence[str]) -> bool:
 
 
 async def _manifest(model: str, sources: Sequence[WeightSource]) -> WeightsManifest:
-    """Manifest from the first source that sends the right one. Raises `WeightsFailed`."""
+    """Manifest from the first source that has the right one. Raises `WeightsFailed` if none has."""
     whys = []
     for source in sources:
         try:

@@ -21,7 +21,8 @@ MOST_WRONG = 3
 PAUSES_S = 0.1, 0.2, 0.5, 1.0, 2.0, 5.0
 """Seconds before a source that failed is asked again, by the number of failures in a row."""
 SHORT = 3
-"""Number of these pauses used for a source that only had nothing to send yet."""
+"""Number of `PAUSES_S`, from the first on, that are used for a source that only had nothing to send
+yet."""
 
 Chunks = Mapping[str, Collection[int]]
 """Numbers of chunks, by the hash of their file's content."""
@@ -38,7 +39,7 @@ class ChunkRun(NamedTuple):
 
 @dataclass
 class _SourceState:
-    """The latest knowledge about a source."""
+    """Knowledge about one source: the chunks that it has, and how it answered."""
 
     have: dict[str, frozenset[int]] = field(default_factory=dict)
     pauses: int = 0
@@ -89,14 +90,15 @@ class Gathering:
         return "; ".join(f"{name} {state.told}" for name, state in self._sources.items())
 
     def heard(self, source: str, have: Chunks) -> None:
-        """A source has reported the chunks that it has."""
+        """Note the chunks that a source has reported to have."""
         state = self._sources[source]
         state.have = {file: frozenset(chunks) for file, chunks in have.items()}
         state.why = ""
 
     def failed(self, source: str, why: str, *, closed: bool = False) -> None:
-        """Note that a request to a source failed for the reason `why`: it counts as having no
-        chunks until it is `heard` again, after `pause_s`. A `closed` source is never asked again.
+        """Note that a request to a source failed for the reason `why`, empty for a busy source. The
+        source counts as having no chunks until `heard` is called for it. With `closed` it is never
+        asked again.
         """
         state = self._sources[source]
         state.why, state.have = why, {}
@@ -129,24 +131,24 @@ class Gathering:
         return ChunkRun(file, begin, end)
 
     def got(self, source: str, file: str, chunk: int) -> None:
-        """A right chunk has arrived and is in the store."""
+        """Note that a right chunk has arrived and is in the store."""
         self.missing[file].discard(chunk)
         self._free[file].discard(chunk)
         self._sources[source].pauses = 0
 
     def again(self, file: str, chunks: Collection[int]) -> None:
-        """Chunks that had arrived are missing after all."""
+        """Note that chunks which had arrived are missing after all."""
         self.missing.setdefault(file, set()).update(chunks)
         self._free.setdefault(file, set()).update(chunks)
 
     def wrong(self, source: str, file: str, chunk: int) -> None:
-        """A wrong chunk has arrived from a source."""
+        """Note that a wrong chunk has arrived from a source, which is closed after `MOST_WRONG`."""
         state = self._sources[source]
         state.wrong.add((file, chunk))
         state.closed |= len(state.wrong) >= MOST_WRONG
 
     def left(self, run: ChunkRun) -> None:
-        """A run is over, or other sources may send it too: its missing chunks are free again."""
+        """Free the missing chunks of a run that is over, or that other sources may send too."""
         self._free[run.file] |= self.missing[run.file].intersection(range(run.begin, run.end))
 
     def _free_of(self, state: _SourceState) -> set[tuple[str, int]]:

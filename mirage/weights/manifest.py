@@ -25,18 +25,16 @@ MOST_FILES, MOST_BYTES, MOST_CHUNKS = 10_000, 2**50, 2**17
 MOST_MANIFEST = 64 * MIB
 """Most bytes of a manifest."""
 LONGEST_PART, MOST_PARTS = 255, 8
-HEX = 64
-"""Hexadecimal digits of an id, and of each hash."""
 
 Sha256 = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 
 
 class ManifestRefused(InputRefused):
-    """A manifest is invalid; the message is one line."""
+    """Error: a manifest is invalid; the message is one line."""
 
 
 class ContentFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A file of a model."""
+    """One file of a model, with the hash of its content."""
 
     path: str
     """Path relative to the model's folder."""
@@ -81,7 +79,8 @@ class WeightsManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def manifest_of(files: Iterable[ContentFile], chunk_bytes: int = CHUNK_BYTES) -> WeightsManifest:
     """Manifest of a model's files, whose hashes are of chunks of `chunk_bytes`. Raises
-    `ManifestRefused`."""
+    `ManifestRefused` for a path that no model's file may have, for one hash with two contents, and
+    for too many chunks."""
     manifest = WeightsManifest(1, chunk_bytes, tuple(sorted(files, key=lambda file: file.path)))
     _check(manifest)
     return manifest

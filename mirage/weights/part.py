@@ -36,7 +36,8 @@ class PartFile:
         """Numbers of the chunks that have not arrived."""
 
     def write(self, chunk: int, data: bytes) -> bool:
-        """Write a chunk; False if its hash is wrong. Raises `OSError`.
+        """Write a chunk; False if its hash is wrong. Raises `OSError` if the chunk cannot be
+        written.
 
         If the content is complete already, the chunk is not written.
         """
@@ -54,9 +55,11 @@ class PartFile:
         return True
 
     def finish(self) -> bool:
-        """Give the content its name; False if chunks with a mark were wrong and must come again.
+        """Check the received content and give it its final name. False if chunks that were marked
+        as received are wrong and must be fetched again.
 
-        Raises `WeightsRefused` if the manifest contradicts itself, and `OSError`.
+        Raises `WeightsRefused` if the manifest contradicts itself, and `OSError` if a file cannot
+        be read, written or renamed.
         """
         wrong = wrong_chunks(self._part, self._manifest, self.file)
         if wrong:

@@ -20,17 +20,17 @@ PATIENCE_S = 60.0
 
 
 class WeightsRefused(ConfigError):
-    """A model cannot be had from a store, for a reason that the user can remove."""
+    """Error: a model cannot be had from a store, for a reason that the user can remove."""
 
 
 class WeightsFailed(CommandFailed):
-    """Weights did not come; the message is one line."""
+    """Error: weights could not be brought, stored or sent; the message is one line."""
 
 
 @contextmanager
 def writing(place: Path, what: str) -> Iterator[None]:
-    """Turn an `OSError` inside into `WeightsRefused` if the disk is full, else into
-    `WeightsFailed`.
+    """Context that turns an `OSError` into `WeightsRefused` if the disk is full, else into
+    `WeightsFailed`. The message begins with `what`.
     """
     try:
         yield
@@ -43,7 +43,8 @@ def writing(place: Path, what: str) -> Iterator[None]:
 
 
 def check_room(place: Path, needed: int, what: str) -> None:
-    """Raises `WeightsRefused` if the store's disk has fewer than `needed` bytes free."""
+    """Raises `WeightsRefused`, with a message that begins with `what`, if the store's disk has
+    fewer than `needed` bytes free."""
     free = shutil.disk_usage(place).free
     if needed > free:
         wanted, there = sizes(needed, free)

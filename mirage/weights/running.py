@@ -26,8 +26,8 @@ async def serve_weights(
 ) -> None:
     """Serve a store until SIGINT or SIGTERM; `told` is called with the address once it listens.
 
-    Raises `WeightsRefused` for an address that the Internet can reach, `WeightsFailed` for one in
-    use.
+    Raises `WeightsRefused` unless `host` is an address that the Internet cannot reach, and
+    `WeightsFailed` if this process cannot listen there.
     """
     check_address(host)
     ended = asyncio.Event()
@@ -40,7 +40,9 @@ async def serve_weights(
 
 @asynccontextmanager
 async def sending(sender: WeightSender, host: str, port: int) -> AsyncIterator[str]:
-    """Let `sender` listen inside the block; yields its address. Raises `WeightsFailed`."""
+    """Let `sender` listen inside the block; yields its address. Raises `WeightsFailed` if this
+    process cannot listen there.
+    """
     app = sender.app()
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
     await runner.setup()

@@ -16,7 +16,9 @@ SCHEME = "Bearer "
 
 
 def read_secret(path: Path) -> str:
-    """The secret in `path`, a file that only this user can access. Raises `WeightsRefused`."""
+    """The secret in `path`, a file that only this user can access. Raises `WeightsRefused` if it
+    cannot be read, is open to others, or is too short or not printable.
+    """
     try:
         secret = read_private(path, MOST).decode("ascii").strip()
     except OSError as error:
@@ -37,20 +39,29 @@ def header(secret: str) -> dict[str, str]:
 
 
 def is_told(given: str | None, secret: str) -> bool:
-    """True if the value of an Authorization header has the secret. The time does not depend on the
-    wrong part.
+    """True if the value of an Authorization header has the secret. The comparison takes as long
+    wherever a wrong value differs.
     """
     told = (given or "").encode("utf-8", "surrogateescape")
     return hmac.compare_digest(told, (SCHEME + secret).encode())
 
 
+def is_private(host: str) -> bool:
+    """True if `host` is an address that the Internet cannot reach. Raises `ValueError` if it is no
+    address.
+    """
+    address = ip_address(host)
+    address = getattr(address, "ipv4_mapped", None) or address
+    return not (address.is_global or address.is_unspecified or address.is_multicast)
+
+
 def check_address(host: str) -> None:
     """Raises `WeightsRefused` unless `host` is an address that the Internet cannot reach."""
     try:
-        address = ip_address(host)
+        private = is_private(host)
     except ValueError:
         raise WeightsRefused(f"--host {host}: write an address of this machine") from None
-    if address.is_global or address.is_unspecified or address.is_multicast:
+    if not private:
         raise WeightsRefused(
             f"--host {host}: weights and their secret travel without TLS: write a loopback or "
             "private address of this machine"

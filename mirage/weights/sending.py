@@ -6,8 +6,8 @@
     GET /weights/ID/files/PATH      a file, or a range of it, if all its chunks are here
 
 It sends to one receiver at a time; the next one waits for its turn, at most `TURN_S`. A receiver
-that takes less than `BLOCK` in `STALL_S` loses its turn. While others wait, a turn lasts `held_s`,
-extended to the end of the present chunk by at most another `held_s`.
+that takes less than `BLOCK` bytes in `STALL_S` seconds loses its turn. While others wait, a turn
+lasts `held_s`, extended to the end of the present chunk by at most another `held_s`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class ListedModel(msgspec.Struct):
-    """A model in the answer of ``GET /weights``."""
+    """A model in the answer of ``GET /weights``: `bytes` of contents, of which `here` have
+    arrived.
+    """
 
     id: str
     names: tuple[str, ...]
@@ -52,13 +54,19 @@ class ModelList(msgspec.Struct):
 
 
 class ChunksHere(msgspec.Struct):
-    """Answer of ``GET /weights/ID/have``."""
+    """Answer of ``GET /weights/ID/have``: numbers of the chunks that have arrived, by
+    the hash of their file's content.
+    """
 
     chunks: dict[str, list[int]]
 
 
 class WeightSender:
-    """Server of one store. `bytes_per_s` limits the speed of each turn; None does not."""
+    """Server of one store, which sends to one receiver at a time.
+
+    `bytes_per_s` limits its speed; None does not. While other receivers wait, a receiver's turn
+    lasts `held_s` seconds, or up to twice that if a chunk is not complete by then.
+    """
 
     def __init__(
         self,
@@ -178,8 +186,9 @@ class WeightSender:
             os.close(handle)
 
     def _is_over(self, held_s: float, of_a_chunk: int) -> bool:
-        """True if others wait and the turn has lasted `held_s` seconds, or twice that in the middle
-        of a chunk.
+        """True if others wait, and the turn, which has lasted `held_s` seconds, has lasted longer
+        than `_held_s`, or than twice `_held_s` if `of_a_chunk` is a block or more. `of_a_chunk` is
+        the number of bytes of the present chunk that were sent.
         """
         long = held_s > (2 * self._held_s if of_a_chunk >= BLOCK else self._held_s)
         return long and self._waiting > 0
@@ -217,7 +226,7 @@ def _range(request: web.Request, file: ContentFile) -> tuple[int, int]:
 
 
 def _close(request: web.Request) -> None:
-    """Abort a connection at once, dropping unsent bytes."""
+    """Abort a connection immediately, dropping unsent bytes."""
     if request.transport is not None:
         request.transport.abort()
 

@@ -34,19 +34,23 @@ Told = TypeVar("Told")
 
 
 class SourceFailed(CommandFailed):
-    """A source does not send what was requested; the message says why."""
+    """Error: a source does not send what was requested; the message says why."""
 
 
 class SourceClosed(SourceFailed):
-    """A source does not send what was requested, and will not later either."""
+    """Error: a source does not send what was requested, and will not later either."""
 
 
 class SourceBusy(SourceFailed):
-    """A source is sending to other receivers."""
+    """Error: a source is sending to other receivers now."""
 
 
 class WeightSource:
-    """The source at an address, asked through a `session`. All methods raise `SourceFailed`."""
+    """The source at an address, asked through a `session`.
+
+    All methods raise `SourceFailed` if it does not send what was requested, and its subclasses if
+    it never will (`SourceClosed`), or is sending to others now (`SourceBusy`).
+    """
 
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
         self._session, self.url = session, url.rstrip("/")

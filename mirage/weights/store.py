@@ -84,8 +84,8 @@ class WeightStore:
         return {name: model for name, model in found if model is not None}
 
     def found(self, wanted: str) -> str | None:
-        """Id of the model with the name, the id or the beginning of an id `wanted`; None without
-        one. Raises `WeightsRefused` if several ids begin with it.
+        """Id of the model with the name, the id or the beginning of an id `wanted`; None if there
+        is no such model. Raises `WeightsRefused` if several ids begin with it.
         """
         if (model := self._named(wanted)) is not None:
             return model

@@ -7,7 +7,7 @@ import asyncio
 from aiohttp.web_protocol import RequestHandler
 
 MOST, WAIT_S = 64, 10.0
-"""Most such connections, and the seconds in which each must show the secret."""
+"""Most connections that have not shown the secret, and the seconds in which each must show it."""
 
 
 class Strangers:

@@ -11,8 +11,8 @@ class Calls(Collection[TenantRequest]):
     """Calls that are generated from a trace and a seed each time they are iterated."""
 
     def __init__(self, make: Callable[[], Iterator[TenantRequest]]) -> None:
-        """`make` begins an iteration. One is made here, so that errors show before the calls are
-        used.
+        """`make` returns a new iterator of the calls. One is exhausted here, so that errors show
+        before the calls are used.
         """
         self._make = make
         self._length = self.clipped = 0
@@ -41,5 +41,5 @@ def tenants(calls: Collection[TenantRequest]) -> list[str]:
 
 
 def clipped(calls: Collection[TenantRequest]) -> int:
-    """Number of calls that were cut to their tenant's context."""
+    """Number of calls whose lengths were cut to their tenant's `max_model_len`."""
     return calls.clipped if isinstance(calls, Calls) else sum(c.clipped for c in calls)

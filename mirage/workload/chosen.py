@@ -36,9 +36,11 @@ class Chosen:
         return all(path.is_file() for path in paths)
 
     def has_arrivals(self, how: Reading) -> bool:
-        """True if the trace has arrivals. A pipe is not read for this: False.
+        """True if the trace, or each of the tenants' own traces, has arrivals. False, with nothing
+        read, if any of them is no regular file, such as a pipe.
 
-        Raises `TraceError` if only some of the tenants' own traces have arrivals.
+        Raises `TraceError` if only some of the tenants' own traces have arrivals, and for a trace
+        that cannot be read.
         """
         if not self.rewinds:
             return False
@@ -62,7 +64,8 @@ class Chosen:
         limit: int | None,
         skipped: Counter[str],
     ) -> Iterator[tuple[str, TraceRequest]]:
-        """Each request with its tenant, ordered by time. Raises `TraceError`.
+        """Each request with its tenant, ordered by time. Raises `TraceError` for a trace that
+        cannot be read.
 
         `window` applies to each trace, `limit` to all of them together. Rows that are left out are
         counted in `skipped`, by reason.
@@ -79,7 +82,9 @@ class Chosen:
 
 
 def chosen(text: str, tenants: list[str]) -> Chosen:
-    """Traces of ``FILE`` or ``NAME=FILE,NAME=FILE``. Raises `TraceError` with one line."""
+    """Traces of ``FILE`` or ``NAME=FILE,NAME=FILE``. Raises `TraceError` with one line for another
+    form, an unknown tenant, a tenant with two traces, and a public trace that was not fetched.
+    """
     if "=" not in text or Path(text).exists():
         return Chosen(located(text), {})
     own: dict[str, Path] = {}
@@ -98,8 +103,8 @@ def chosen(text: str, tenants: list[str]) -> Chosen:
 
 
 def of_config(named: str | Mapping[str, str], near: Path) -> Chosen:
-    """Traces that a configuration names; relative paths are relative to `near`. Raises
-    `TraceError`.
+    """Traces that a configuration names; relative paths are relative to `near`. Raises `TraceError`
+    for a public trace that was not fetched.
     """
     if isinstance(named, str):
         return Chosen(located(named, near), {})
@@ -116,7 +121,8 @@ def shown(named: str | Mapping[str, str]) -> str:
 def located(text: str, near: Path | None = None) -> Path:
     """Path of a trace: the sample, a fetched public trace, or a file, relative to `near`.
 
-    Raises `TraceError` for a public trace that was not fetched, `InputRefused` for an unknown home.
+    A file goes before a public trace of the same name. Raises `TraceError` for a public trace that
+    was not fetched, and `InputRefused` for an unset variable or an unknown home in the path.
     """
     path = SAMPLE if text == SAMPLE_NAME else (near or Path()) / expanded(text)
     return public.cached(text) if text in public.TRACES and not path.exists() else path

@@ -24,6 +24,8 @@ SESSIONS_KEPT = 100_000
 """Most sessions whose tenant is remembered, the most recently used ones. Memory stays constant over
 a trace of millions of rows.
 """
+Session = tuple[str, str]
+"""A tenant, and the name of one of its sessions: traces of two tenants may use the same name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +68,19 @@ def calls(
 ) -> Iterator[TenantRequest]:
     """Calls for requests that were dealt to tenants, in order, generated one at a time."""
     tenants = {tenant.name: tenant for tenant in config.tenants}
-    turns: OrderedDict[str, int] = OrderedDict()
+    turns: OrderedDict[Session, int] = OrderedDict()
     for index, (name, request) in enumerate(dealt):
         asked = scaled(request, time_scale, length_scale)
-        turn = 0 if request.session is None else _turn(turns, request.session)
+        turn = 0 if request.session is None else _turn(turns, (name, request.session))
         yield _call(index, asked, tenants[name], request.hash_tokens * length_scale, turn)
 
 
 def deal(
     requests: Iterable[TraceRequest], names: list[str], traffic: Traffic, seed: int
 ) -> Iterator[tuple[str, TraceRequest]]:
-    """Each request with its tenant, one at a time. Models that rows name go to tenants in turn."""
+    """Each request with its tenant, one at a time. Requests that name the same model all go to one
+    tenant: those of the trace's first model to the first tenant, those of the next model to the
+    next tenant, and around again."""
     seen: deque[TraceRequest] = deque()
     places: OrderedDict[str, str] = OrderedDict()
     models: dict[str, str] = {}
@@ -122,8 +126,8 @@ def clip(context: int, output: int, room: int) -> tuple[int, int]:
 
 
 def prompt(seed: int, index: int, length: int) -> str:
-    """A drawn text of `length` printable ASCII characters, which are as many tokens for a
-    byte-level tokenizer.
+    """Random text of `length` printable ASCII characters, drawn from `seed` and `index`; a
+    byte-level tokenizer makes as many tokens of it.
     """
     drawn = random.Random(f"prompt {seed} {index}").randbytes(length)
     return drawn.translate(PRINTABLE).decode("ascii")
@@ -150,8 +154,8 @@ def _place(places: OrderedDict[str, str], session: str, name: str) -> str:
     return place
 
 
-def _turn(turns: OrderedDict[str, int], session: str) -> int:
-    """Number of the next request within its session, from 0."""
+def _turn(turns: OrderedDict[Session, int], session: Session) -> int:
+    """Count the next request of a session, and return its number within the session, from 0."""
     turn = turns.pop(session, 0)
     turns[session] = turn + 1
     if len(turns) > SESSIONS_KEPT:

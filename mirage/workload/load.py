@@ -24,18 +24,18 @@ def evenly(calls: Collection[TenantRequest], most: int) -> list[TenantRequest]:
 def at_once(requests: int) -> int:
     """Number of requests in flight while the capacity is measured with `requests` requests.
 
-    It is smaller for few requests: with all of them at once, the measurement would only be a queue
-    that empties.
+    It is smaller for few requests: with all of them in flight, the measurement would only be a
+    queue that empties.
     """
     return min(AT_ONCE, max(1, requests // 2))
 
 
 def capacity_per_s(ended_s: Sequence[float], under_way: int) -> float:
-    """Requests a second that a closed loop of `under_way` requests completes. `ended_s` has their
-    ends in ascending order.
+    """Requests a second that a closed loop with `under_way` requests in flight completes. `ended_s`
+    has the end of each request in seconds since the loop's start, in ascending order.
 
-    Only the time until the last request was sent counts: after it the machine is no longer fully
-    used.
+    Only the time with `under_way` requests in flight counts: after it the machine is no longer
+    fully used.
     """
     full = ended_s[: max(1, len(ended_s) - under_way + 1)]
     return len(full) / full[-1]

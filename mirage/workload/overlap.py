@@ -18,7 +18,7 @@ def repeated_tokens(calls: Collection[TenantRequest], seed: int, block_tokens: i
     tenant began.
 
     A character counts as a token. The last token of a prompt never counts, since vLLM computes it.
-    None for a workload without sessions and prefix hashes, or with too many calls.
+    None for a workload with neither sessions nor prefix hashes, or with over `MOST_CALLS` calls.
     """
     if len(calls) > MOST_CALLS or not any(call.session or call.prefix_hashes for call in calls):
         return None

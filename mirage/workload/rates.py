@@ -24,7 +24,8 @@ def time_scale(arrivals_s: Iterable[float], rate: float) -> float:
     """Factor for all gaps that results in `rate` requests a second on average.
 
     All gaps are multiplied by it, so bursts remain: the coefficient of variation of the gaps is
-    unchanged. Raises `TraceError` if there are no gaps.
+    unchanged. Raises `TraceError` if all gaps are 0 or there are none, and if `checked` refuses
+    the rate.
     """
     own = mean_rate(arrivals_s)
     if own is None:

@@ -39,16 +39,18 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Reading:
-    """Options for reading a trace that its file does not contain."""
+    """Options for reading a trace: facts and choices that its file does not contain."""
 
     format: str | None = None
     """Name in `registry.FORMATS`; None: recognised by the file's beginning."""
     rate: float | None = None
     """Requests a second for a format without arrivals, which are then drawn (Poisson)."""
     seed: int = 0
-    """Seed of drawn arrivals, and of synthetic traces."""
+    """Seed of drawn arrivals and lengths, and of synthetic traces without a seed of their own."""
     bounded: bool = False
-    """True if the reader stops by itself, so that an endless trace may be read."""
+    """True if the caller takes only a part of the requests, so that an endless trace may be
+    read.
+    """
 
 
 AS_IT_SAYS = Reading()
@@ -61,9 +63,9 @@ def read(
     open until the generator is closed.
 
     Rows that are no requests, such as failed ones, are left out and counted in `skipped`, by
-    reason. Raises `TraceError` for a file that cannot be read or is of no known format, a malformed
-    row, a length that is not between 1 and `MAX_TOKENS`, time that goes backwards, and a rate that
-    is missing or not accepted.
+    reason. Raises `TraceError` for a file that cannot be read, is of no known format or has no
+    requests, a malformed row, a length that is not between 1 and `MAX_TOKENS`, time that goes
+    backwards, and a rate that is missing or not accepted.
     """
     try:
         named = how.format is not None
@@ -98,7 +100,8 @@ def stream(
     """The requests that arrive in ``window[0] <= t < window[1]`` seconds, at most `limit` of them,
     read as by `read`.
 
-    Arrivals count from the window's start. Raises `TraceError`, also for an empty window.
+    Arrivals count from the window's start. Raises `TraceError` as `read` does, and for a window in
+    which no request arrives.
     """
     bounded = how.bounded or window is not None or limit is not None
     requests = read(path, replace(how, bounded=bounded), skipped)
@@ -143,8 +146,8 @@ def parse_window(text: str) -> tuple[float, float]:
 
 
 def has_arrivals(path: Path, how: Reading = AS_IT_SAYS) -> bool:
-    """True if the format of a file, recognised or named in `how`, has arrivals. Raises
-    `TraceError`.
+    """True if the format of a file, recognised or named in `how`, has arrivals. Raises `TraceError`
+    if the file cannot be read or its format is not known.
 
     Do not call it for a pipe: it would consume the beginning.
     """
@@ -183,8 +186,8 @@ def _unreadable(path: Path, error: OSError) -> TraceError:
 
 
 def _length(path: Path, how: Reading) -> str:
-    """Length of a trace in words, for a message; empty for an endless trace, and for a pipe, which
-    cannot be read again.
+    """Seconds from a trace's start to its last arrival, as words for a message; empty for an
+    endless trace, and for a pipe, which cannot be read again.
     """
     if not path.is_file():
         return ""

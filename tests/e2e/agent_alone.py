@@ -1,4 +1,6 @@
-"""An agent of one device, until it is killed: `python agent_alone.py FOLDER ORDER`."""
+"""Process with the agent of one device, until it is killed: `python agent_alone.py FOLDER [FILE]`.
+FILE has the order that the agent gets first.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A roster without tenants: a router passes on what it is asked, and only looks at their states."""
+"""A roster without tenants, for routers whose tests need none."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from mirage.serve.roster.attendance import Acts, Attendance
 
 
 def nobody() -> Attendance:
-    """No tenant is on the roster, and no order is ever given."""
+    """Attendance of a roster without tenants, which gives no orders."""
     return Attendance(Roster(1 << 30, RosterRules()), cast(Acts, None))

@@ -29,9 +29,9 @@ from PyQt6.QtWidgets import QApplication
 LOOK = Path(__file__).with_name("look.js").read_text()
 FLAGS = "--no-sandbox --disable-gpu --blink-settings=preferredColorScheme="
 DARK, LIGHT = 0, 1
-"""Blink's numbers."""
+"""Blink's numbers of the colour schemes."""
 HEIGHT, HIGHEST = 844, 12_000
-"""Of the window, and of a picture at most."""
+"""Height of the window and maximum height of a picture, in pixels."""
 PATIENCE_MS, SETTLE_MS = 60_000, 2000
 
 
@@ -56,14 +56,16 @@ def main() -> None:
 
 
 def begun(scheme: str) -> QApplication:
-    """Qt without a display, whose pages are told that their reader wants `scheme`."""
+    """Start Qt without a display. Pages see `scheme` (light or dark) as the colour scheme that the
+    user prefers.
+    """
     os.environ["QT_QPA_PLATFORM"] = "offscreen"
     os.environ["QTWEBENGINE_CHROMIUM_FLAGS"] = FLAGS + str(DARK if scheme == "dark" else LIGHT)
     return QApplication(sys.argv[:1])
 
 
 class Page(QWebEnginePage):
-    """Keeps what scripts, or the browser about the page, write to the console."""
+    """Page that keeps all console messages, of its scripts and of the browser."""
 
     def __init__(self, profile: QWebEngineProfile) -> None:
         super().__init__(profile)
@@ -74,7 +76,9 @@ class Page(QWebEnginePage):
 
 
 class Requests(QWebEngineUrlRequestInterceptor):
-    """Keeps every address that is asked for, and lets nothing out but to addresses of `site`."""
+    """Records every address that a page requests, and blocks all but those of `site`, of files, and
+    of data in the page itself.
+    """
 
     def __init__(self, site: str = "") -> None:
         super().__init__()
@@ -89,7 +93,7 @@ class Requests(QWebEngineUrlRequestInterceptor):
 
 
 class Browser:
-    """One window, pages one after another."""
+    """One browser window that shows pages one after the other."""
 
     def __init__(self, width: int, site: str = "") -> None:
         self._width = width
@@ -108,7 +112,9 @@ class Browser:
         self._view.show()
 
     def look(self, path: Path) -> dict[str, Any]:
-        """Load a page and see what became of it."""
+        """Load a page, and return what it looks like, which addresses it requested, and its
+        messages.
+        """
         self._page.said.clear()
         self._requests.asked.clear()
         url = QUrl.fromLocalFile(str(path.resolve()))
@@ -120,14 +126,14 @@ class Browser:
         return {"loaded": loaded, "said": list(self._page.said), "asked": asked, **seen}
 
     def draw(self, path: Path, height: float) -> None:
-        """The whole page, as it is now."""
+        """Save a picture of the whole page as it is now to `path`."""
         self._view.resize(self._width, min(int(height), HIGHEST))
         waited(lambda done: QTimer.singleShot(SETTLE_MS, done))
         self._view.grab().save(str(path))
         self._view.resize(self._width, HEIGHT)
 
     def close(self) -> None:
-        """In the order that Qt wants: no page outlives its profile."""
+        """Close page, then profile, because Qt requires that no page outlives its profile."""
         self._view.deleteLater()
         self._page.deleteLater()
         waited(lambda done: QTimer.singleShot(0, done))
@@ -138,7 +144,9 @@ class Browser:
 
 
 def waited(begin: Callable[[Callable[..., None]], Any]) -> Any:
-    """Begin something, and return what its callback is given; None if it is given nothing."""
+    """Start an asynchronous call of Qt and return the argument of its callback. Fails if the
+    callback is not called within `PATIENCE_MS`.
+    """
     loop = QEventLoop()
     got: list[Any] = []
 

@@ -22,9 +22,9 @@ def replayed(
     ablations: Sequence[str] = (),
     **more: Any,
 ) -> dict[str, Any]:
-    """The report of 60 requests that come at once; `more` are other keys of the configuration.
-
-    `ablations` are rules as `benchmarks.ablated` takes them.
+    """Report of a replay of 60 requests that come at the same time, the part `hot_share` of them
+    for one model. `more` are further keys of the configuration, `ablations` rules of the server
+    that `benchmarks.ablated` replaces.
     """
     paths = make_models(folder, which=["llama", "qwen3"], layers=6)
     tenants = [

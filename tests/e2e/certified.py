@@ -1,4 +1,4 @@
-"""Certificates of authorities of our own, as files, and clients that believe one of them."""
+"""Certificates of our own authorities, as files, and clients that trust one authority."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from mirage.config import TlsSection
 
 
 class Certified:
-    """A certificate and its key in `folder`, which an authority has made for 127.0.0.1."""
+    """Certificate and key for 127.0.0.1 in `folder`, issued by an authority made for the test."""
 
     def __init__(self, folder: Path) -> None:
         self.section = TlsSection(certificate=folder / "site.pem", key=folder / "site.key")
         self.client = self.renewed()
 
     def renewed(self) -> ssl.SSLContext:
-        """A client that believes the authority that has made another certificate in its place."""
+        """Replace the certificate by one of another authority; return a client context that trusts
+        that authority.
+        """
         authority = trustme.CA()
         issued = authority.issue_cert("127.0.0.1")
         self.section.certificate.write_bytes(b"".join(p.bytes() for p in issued.cert_chain_pems))

@@ -1,4 +1,4 @@
-"""Raw connections to a router, limits of its clients, and what it counts of them."""
+"""Raw connections to a router, its limits for clients, and its counts of them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 def limited(**limits: object) -> HttpSection:
-    """A section that need not be one that a file may have: a budget for less than one body."""
+    """Section `http` with limits that a file could not have, such as a budget for less than one
+    body.
+    """
     return HttpSection().model_copy(update=limits)
 
 
 async def connected(url: str, data: bytes = b"", peer: str = "127.0.0.1") -> Connection:
-    """A connection of an address, over which `data` was sent."""
+    """Connection from the local address `peer`, over which `data` was sent."""
     address = URL(url)
     reader, writer = await asyncio.open_connection(address.host, address.port, local_addr=(peer, 0))
     writer.write(data)
@@ -29,7 +31,9 @@ async def connected(url: str, data: bytes = b"", peer: str = "127.0.0.1") -> Con
 
 
 async def one_answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers with small letters, and body of the next answer, which tells its length."""
+    """Status, headers with lower-case names, and body of the next answer, which has a
+    Content-Length.
+    """
     first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().strip().split("\r\n")
     headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
     body = await reader.readexactly(int(headers.get("content-length", 0)))
@@ -37,7 +41,9 @@ async def one_answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str],
 
 
 async def refused(connection: Connection) -> tuple[int, dict[str, Any]]:
-    """Status and error of an answer in OpenAI's form, behind which the connection is closed."""
+    """Status and error of an answer in OpenAI's form, after which the router closes
+    the connection.
+    """
     reader, writer = connection
     status, headers, body = await one_answer(reader)
     assert headers["connection"] == "close" and headers["server"] == "mirage"
@@ -51,7 +57,7 @@ async def refused(connection: Connection) -> tuple[int, dict[str, Any]]:
 
 
 async def counted(http: aiohttp.ClientSession, url: str, name: str) -> dict[str, float]:
-    """Values of a metric by their labels, as ``part="head"``."""
+    """Values of the metric `name` by their labels, such as `part="head"`."""
     async with http.get(f"{url}/metrics") as answer:
         text = await answer.text()
     found = re.findall(rf"^{name}(?:\{{(.*)\}})? (\S+)$", text, re.M)

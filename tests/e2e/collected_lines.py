@@ -8,14 +8,14 @@ import threading
 
 
 class CollectedLines:
-    """Reads a pipe in a thread, so that the pipe never fills up.
+    """Reads a process's pipe in a thread, so that the pipe never fills up.
 
-    `now` reads what the pipe holds first. So a test that has seen an effect of a process also sees
-    the lines that the process wrote before.
+    `now` first reads what the pipe holds. So a test that has seen an effect of a process also gets
+    the lines that the process wrote before that.
     """
 
     def __init__(self, pipe: int) -> None:
-        """Reads a duplicate of the descriptor: the pipe may be closed meanwhile."""
+        """Reads a duplicate of the descriptor, because the test may close the pipe meanwhile."""
         self._pipe = os.dup(pipe)
         self._lock = threading.Lock()
         self._ended = False
@@ -25,7 +25,9 @@ class CollectedLines:
         threading.Thread(target=self._collect, daemon=True).start()
 
     def now(self) -> list[str]:
-        """All whole lines until now."""
+        """All whole lines that the process has written until now; at the pipe's end also a last
+        line without a line end.
+        """
         self._take()
         return list(self._lines)
 
@@ -36,7 +38,7 @@ class CollectedLines:
         os.close(self._pipe)
 
     def _take(self) -> None:
-        """Read what the pipe holds."""
+        """Read all that the pipe has now, and split it into lines."""
         with self._lock:
             while not self._ended and self._is_readable(0):
                 told = os.read(self._pipe, 1 << 16)
@@ -48,7 +50,7 @@ class CollectedLines:
                 self._rest = b""
 
     def _is_readable(self, timeout_ms: int | None) -> bool:
-        """True if it holds something, or will never again."""
+        """True if the pipe has something to read, or is at its end."""
         waiting = select.poll()
         waiting.register(self._pipe, select.POLLIN)
         return bool(waiting.poll(timeout_ms))

@@ -1,4 +1,4 @@
-"""A device with light engines, served in this process."""
+"""A device with fake engines, served in the test's own process."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from routed import no_overview
 from with_fakes import means
 
 from mirage.config import Config
+from mirage.processes.child import start_program
 from mirage.processes.reaper_client import ReaperClient
 from mirage.serve.adoption.book import RunBook
-from mirage.serve.domain import Domain
-from mirage.serve.preflight import preflight
+from mirage.serve.device.domain import Domain
+from mirage.serve.launch.preflight import preflight
 from mirage.serve.routing.address import ServedAddress
-from mirage.serve.rundir import RunDir
-from mirage.serve.together import together
+from mirage.serve.rundir.folders import RunDir
+from mirage.serve.tasks import together
 
 LIMIT_S = 60.0
 
 
 class DomainServed(NamedTuple):
-    """A device that is served, its folder of sockets, and its address."""
+    """A served device (`Domain`), the folder of its sockets, and its address."""
 
     domain: Domain
     sockets: Path
@@ -33,11 +34,13 @@ class DomainServed(NamedTuple):
 
 @asynccontextmanager
 async def domain_served(config: Config, *, all_or_nothing: bool) -> AsyncIterator[DomainServed]:
-    """A device whose first starts are over. Whatever ends the block ends its engines."""
-    found = preflight(config, means().probe)
+    """Serve a device with fake engines while the block runs; the block begins when the first starts
+    are over. The engines end with the block, whatever happens.
+    """
+    found = preflight(config, means(start_program).probe)
     assert not found.refused
     with RunDir() as rundir, ReaperClient(*rundir.folders) as reaper:
-        domain = Domain(found.config, found, rundir, reaper, means(), LIMIT_S)
+        domain = Domain(found.config, found, rundir, reaper, means(start_program), LIMIT_S)
         registry, resize = domain.registry, domain.tiers.resize
         address = ServedAddress(
             found.config, registry, domain.desk, resize, no_overview, rundir, reaper, RunBook()

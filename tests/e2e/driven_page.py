@@ -25,7 +25,7 @@ KEY_MS = 30
 
 
 class DrivenPage(Browser):
-    """One page that is loaded, and what is done to it."""
+    """A loaded page, and the commands that a test gives to it."""
 
     def begin(self, url: str) -> bool:
         self._view.activateWindow()
@@ -33,7 +33,7 @@ class DrivenPage(Browser):
         return bool(waited(lambda done: self._load(QUrl(url), done)))
 
     def do(self, command: str, *words: Any) -> Any:
-        """Result of a command."""
+        """Run one command, and return its result."""
         return getattr(self, f"do_{command}")(*words)
 
     def do_js(self, expression: str) -> Any:

@@ -1,22 +1,28 @@
 """A stand-in for one vLLM server, as strict as it is small.
 
-Takes the command line of `mirage.serve.launcher.command`. Like vLLM it is two processes: a
+Takes the command line of `mirage.serve.launch.launcher.command`. Like vLLM it is two processes: a
 server on the Unix socket, and a core that speaks the control protocol. The prompt of a
-completion says what to do (see `complete`). Run with ``FAKE_ENGINE`` in the environment set
-to ``deaf`` it ignores SIGTERM, to ``dies:NAME`` tenant NAME fails while it starts, to
-``greedy`` it holds more than the device has, to ``mute`` it never comes to the control server,
-to ``waits:NAME:FILE`` tenant NAME goes on with its start once FILE exists,
-to ``once:FILE`` every start after the one that makes FILE fails, to ``after:NAME:FILE`` tenant
-NAME starts only once FILE exists, to ``obeys`` all do as they are told, and to
-``obeys:NAME:FILE`` NAME waits for FILE as well. To ``borrows:NAME`` all obey, and a request of
-tenant NAME wants all the memory it can get; to ``lends:NAME`` eight of them do, and for each
-allotment that takes layers of another one it counts steps that waited (`count_steps`). ``slow``
-takes two seconds to start, and says so.
+completion says what to do (see `complete`). The variable ``FAKE_ENGINE`` says how all engines of a
+test behave; NAME is a tenant:
+
+- ``deaf`` engines ignore SIGTERM. ``slow`` ones take two seconds to start, and say so.
+- ``dies:NAME``: NAME fails while it starts; ``dies:all``: each one does. ``only:NAME``: NAME does,
+  and the others' starts never end. ``once:FILE``: the first start makes FILE, and every later one
+  fails. ``after:NAME:FILE``: NAME's starts fail until FILE exists. ``waits:NAME:FILE``: NAME's
+  start waits until FILE exists.
+- ``mute``: engines never connect to the control server. ``greedy``: they report that they hold more
+  than the device has.
+- ``obeys``: engines do as allotments say; ``obeys:NAME:FILE``: NAME's start also waits for FILE.
+- ``borrows:NAME``: all obey, and one request of NAME wants all the memory it can get.
+  ``lends:NAME``: eight requests of NAME do, and each engine counts steps that waited when an
+  allotment takes layers of it (`count_steps`).
+- ``raises:NAME``, ``crashes:NAME``, ``stands:NAME``, ``late:NAME``: NAME's first step ends by an
+  exception or a signal, stands still, or never ends; with ``:FILE`` behind it only while FILE
+  exists. ``refuses:NAME``: NAME's server ends with an error during the first step.
+
 Where ``VLLM_ALLOW_RUNTIME_LORA_UPDATING`` is 1 it loads adapters, unless their files say ``bad``.
-Of tenant NAME the first step raises (``raises:NAME``, or ``raises:NAME:FILE`` while FILE exists),
-``crashes``, ``stands`` still or is ``late`` without end; or its server ``refuses`` meanwhile.
-``FAKE_ERROR`` is what one that fails while it starts says; ``FAKE_MEMORY`` has the bytes of the
-device that are free, and all of them.
+``FAKE_ERROR`` is the message of an engine that fails while it starts. ``FAKE_MEMORY`` has the free
+bytes of the device and all its bytes, which the core reports after its first step.
 """
 
 from __future__ import annotations
@@ -74,7 +80,7 @@ GPU = {
 }
 
 LEASE_S = 600.0
-"""Seconds that it knocks at the socket of a server that was killed."""
+"""Seconds for which it tries to connect to the successor of a control server that was killed."""
 FIRST_STEPS = ("raises", "crashes", "stands", "late", "refuses")
 
 
@@ -94,7 +100,9 @@ def misbehave(name: str) -> None:
     kind, _, detail = os.environ.get("FAKE_ENGINE", "").partition(":")
     if kind == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    fails = kind == "dies" and detail in (name, "all")
+    fails = (kind == "dies" and detail in (name, "all")) or (kind == "only" and detail == name)
+    if kind == "only" and not fails:
+        signal.pause()
     if kind == "slow":
         print("(EngineCore pid=7) INFO 01-01 00:00:00 [core.py:1] Loading weights:   0% |", end="")
         print("\rLoading weights:  50% |", flush=True)
@@ -118,7 +126,9 @@ def misbehave(name: str) -> None:
 
 
 def begin_core(mirage: dict[str, object]) -> AdoptedChild:
-    """A fork, which has the imports: a test starts many engines."""
+    """Start the core as a fork of this process, so that a test can start many fake
+    engines quickly.
+    """
     if child := os.fork():
         return AdoptedChild(child)
     code = 1
@@ -132,10 +142,11 @@ def begin_core(mirage: dict[str, object]) -> AdoptedChild:
 
 
 def core(mirage: dict[str, object]) -> None:
-    """Hello, one report, then listen until the server goes away.
+    """Connect to the control server, send one report, and take its messages until it ends. With a
+    lease, go on with its successor.
 
-    Sent SIGUSR1, its thread is stuck in a step and its pulse goes on; sent SIGUSR2, it ends over an
-    exception; sent SIGWINCH, it obeys no more and steps on; sent SIGURG, it wants all memory.
+    SIGUSR1 makes its thread stuck in a step while signs of life go on. SIGUSR2 ends it by an
+    exception. After SIGWINCH it steps on and obeys no more. SIGURG makes it use up all memory.
     """
     kind = os.environ.get("FAKE_ENGINE")
     if kind == "mute":
@@ -147,7 +158,9 @@ def core(mirage: dict[str, object]) -> None:
 
 
 def converse(mirage: dict[str, object], hello: Hello, kind: str | None) -> Hello | None:
-    """Serve one server to its end; hello for the next one, None without a lease."""
+    """Exchange messages with one control server until it ends. Return the hello for its successor,
+    or None if the engine must end because it has no lease.
+    """
     newest = hello.holdings and hello.holdings.allotment
     lease_s = LEASE_S if newest else 0.0  # a server that dies may have let it in
     gone = contextlib.suppress(BrokenPipeError, ConnectionResetError)
@@ -192,7 +205,9 @@ def converse(mirage: dict[str, object], hello: Hello, kind: str | None) -> Hello
 
 
 def connects(control: socket.socket, path: str, limit_s: float) -> bool:
-    """False if nobody listens there for so long."""
+    """Try for `limit_s` seconds to connect to the socket `path`; False if no
+    process listens there.
+    """
     until = time.monotonic() + limit_s
     while True:
         try:
@@ -205,12 +220,18 @@ def connects(control: socket.socket, path: str, limit_s: float) -> bool:
 
 
 def step(control: socket.socket, tenant: str, stuck: threading.Event) -> None:
-    """A first step, that may fail."""
+    """Compute the first step, which may fail as FAKE_ENGINE in the environment says.
+
+    A step that fails does so after the first message of the control server: an engine has no
+    memory for a step before.
+    """
     how, name, file = [*os.environ.get("FAKE_ENGINE", "").split(":"), "", ""][:3]
     if name != tenant or how not in FIRST_STEPS or not Path(file).exists():
         free_and_all = map(int, os.environ.get("FAKE_MEMORY", "0 0").split())
         control.sendall(encode(Stepped(*free_and_all)))
-    elif how == "raises":
+        return
+    control.recv(1, socket.MSG_PEEK)
+    if how == "raises":
         print("(EngineCore pid=7) RuntimeError: expected BFloat16", file=sys.stderr, flush=True)
         control.sendall(encode(CoreFailed("RuntimeError")))
         os._exit(1)
@@ -221,33 +242,37 @@ def step(control: socket.socket, tenant: str, stuck: threading.Event) -> None:
 
 
 def pulse(control: socket.socket, stuck: threading.Event) -> None:
-    """Signs of life, of an engine that steps on without a request, or of one that is stuck."""
-    passes = 0
+    """Send signs of life: those of an engine that steps without requests, or of one that is stuck
+    in a step.
+    """
+    calls = 0
     while True:
         requests = int(stuck.is_set())
-        passes += 1 - requests
+        calls += 1 - requests
         try:
-            control.sendall(encode(Pulse(passes, requests)))
+            control.sendall(encode(Pulse(calls, requests)))
         except OSError:  # that server has gone
             return
         time.sleep(BEAT_S)
 
 
 def eat() -> None:
-    """Take memory until the kernel ends it."""
+    """Allocate memory without end, until the kernel kills this process."""
     eaten = []
     while True:
         eaten.append(bytearray(1 << 20))
 
 
 def fail(control: socket.socket, error: str = "ZeroDivisionError", fault: str = "") -> None:
-    """End as vLLM's core does: first its last words, then its process."""
+    """End as vLLM's core does after an error: tell the control server the error, and exit."""
     control.sendall(encode(CoreFailed(error, fault)))
     os._exit(1)
 
 
 def report_of(told: Allotment, *, wants_all: bool) -> Report:
-    """Of an engine that holds what it was told to."""
+    """Report of an engine that holds exactly its allotment; with `wants_all` it wants all memory
+    that it can get.
+    """
     extents = told.kv_extents
     report = Report(
         told.revision, True, told.grant_bytes, told.layers_remapped, told.stream_slots, extents, 0
@@ -261,7 +286,9 @@ def report_of(told: Allotment, *, wants_all: bool) -> Report:
 
 
 def count_steps(before: Report, report: Report) -> None:
-    """With layers away: 100 steps of 4 sequences, each 0.8 ms longer, of 3 requests that began."""
+    """Count 100 steps of 4 sequences each, 0.8 ms of waiting in each step, and 3 requests that
+    began. If the engine has all its layers, none of these is counted.
+    """
     report.kv_used_blocks = max(0, report.kv_used_extents - 1)
     report.running *= 8
     more = int(report.layers_remapped > 0)
@@ -300,7 +327,7 @@ async def serve(uds: Path, name: str, child: AdoptedChild) -> None:
 
 
 async def health(child: AdoptedChild) -> web.Response:
-    """Ends with its core, as vLLM's server does."""
+    """Answer `/health`. If the core has ended, this server ends too, as vLLM's does."""
     if child.poll() is not None:
         os._exit(1)
     return web.Response()
@@ -312,7 +339,9 @@ async def models(name: str, adapters: dict[str, str]) -> web.Response:
 
 
 async def load(request: web.Request, adapters: dict[str, str]) -> web.Response:
-    """A ``slow`` adapter takes half a second."""
+    """Load an adapter. It takes half a second if the adapter's file says ``slow``, and fails if it
+    says ``bad``.
+    """
     body = await request.json()
     adapter, folder = body["lora_name"], body["lora_path"]
     text = (Path(folder) / "adapter_config.json").read_text()
@@ -336,12 +365,15 @@ async def complete(
     child: AdoptedChild,
     adapters: dict[str, str],
 ) -> web.StreamResponse:
-    """Prompts: ``pids`` tells the two processes' ids, ``hang`` never answers after a first event,
-    ``silent`` without one, ``die`` ends the engine by a fault, ``raise`` by an exception, ``illegal
-    address`` and ``ecc`` by one of the GPU, ``kill`` from outside, ``eat`` takes all the memory
-    there is, ``wait`` answers in half a second,
-    ``tokens`` at once as if it had computed `max_tokens`, ``fail`` fails and the engine lives.
-    ``drip`` is a whole stream of `max_tokens` events, ten a second."""
+    """Answer a completion as its prompt says.
+
+    ``pids`` tells the ids of both processes. ``hang`` never answers after a first event, ``silent``
+    not at all. ``die``, ``raise``, ``illegal address``, ``ecc``, ``kill`` and ``eat`` end the
+    engine: by a fault, an exception, an error of the GPU (two kinds), a signal from outside, or a
+    lack of memory. ``wait`` answers after half a second, ``tokens`` immediately, with a usage of
+    `max_tokens`. ``fail`` is answered with an error, and the engine lives. ``drip`` is a stream of
+    `max_tokens` events, ten a second.
+    """
     body = await request.json()
     if (model := body["model"]) not in (name, *adapters):
         return web.json_response({"error": {"message": f"no {model} here"}}, status=404)

@@ -1,4 +1,4 @@
-"""Stands in for `mirage.engine.probe`: answers about `model_folder`'s models without vLLM."""
+"""Stand-in for `mirage.engine.probe`: facts of `model_folder`'s models without vLLM."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mirage.processes.answering import answer
 
 
 def probe(question: dict[str, Any]) -> dict[str, Any]:
-    """Answer as the probe would."""
+    """Answer a question as the real probe would: facts, or a refusal."""
     said = dict(pairwise(question["argv"]))
     try:
         facts = facts_of(

@@ -1,8 +1,9 @@
 """A stand-in for `mirage serve`: answers as vLLM streams, and misbehaves when asked to.
 
-As a script: ``fake_serve.py POLICY READY_FILE MODE [FIFO]``. Modes: ``answer``; ``refuse``
-(cannot start); ``deaf`` (ignores SIGINT and SIGTERM); ``die`` (ends at the first request after
-the warm-up); ``stall`` (never answers one, and writes a line to FIFO when it has it).
+As a script: ``fake_serve.py POLICY READY_FILE MODE [FIFO]``. Modes: ``answer``; ``refuse`` (cannot
+start); ``deaf`` (ignores SIGINT and SIGTERM); ``die`` (ends at the first request after the
+warm-up); ``stall`` (never answers a request after the warm-up, and writes a line to FIFO when the
+first of them comes).
 """
 
 import asyncio
@@ -22,7 +23,9 @@ FIELDS = (
 
 
 class Fake:
-    """The server's state: bodies it was sent, and a clock that ticks when it is asked."""
+    """State of the fake server: the request bodies that it got, and a clock that advances each time
+    it is read.
+    """
 
     def __init__(self, policy: str = "static", mode: str = "answer", fifo: str = "") -> None:
         self.policy = policy
@@ -30,10 +33,12 @@ class Fake:
         self.fifo = fifo
         self.bodies: list[dict] = []
         self.left = asyncio.Event()
-        """Set when a client has gone away in mid-answer."""
+        """Set when a client has gone away whose answer stalls."""
         self.samples: list[dict] = []
         self.page: int | None = None
-        """Samples of a page of its timeline; None for an older server, that has no pages."""
+        """Samples of a page of its timeline; None for an older server, which sends its whole
+        timeline at once.
+        """
         self.asked_since: list[str | None] = []
         self.keys: set[str | None] = set()
         self.at_once = self.most_at_once = 0
@@ -77,7 +82,9 @@ class Fake:
         return response
 
     async def stream(self, request: web.Request, response: web.StreamResponse, body: dict) -> None:
-        """Token i of a prompt is its character i, shifted by one."""
+        """Stream the answer: token i is character i of the prompt, shifted by one. Some models
+        break off, end early or report an error.
+        """
         for number in range(body["max_tokens"]):
             if number == 1 and body["model"] == "breaking":
                 request.transport.abort()
@@ -96,7 +103,7 @@ class Fake:
         await response.write(b"data: [DONE]\n\n")
 
     async def stall(self, request: web.Request, response: web.StreamResponse) -> None:
-        """Until the client has gone."""
+        """Send only a comment until the client has gone."""
         await response.write(b": nothing yet\n\n")
         if self.fifo:
             Path(self.fifo).write_text("stalled\n")

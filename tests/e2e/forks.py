@@ -1,6 +1,6 @@
-"""A process that answers in forks, with roles that need no vLLM: forks.py LISTENER.
+"""A process with roles that need no vLLM, which answers in forks: forks.py LISTENER.
 
-With `itself` before it, it answers itself, at an inherited socket: forks.py itself SOCKET.
+With `itself` before it, it answers without forks, at an inherited socket: forks.py itself SOCKET.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ made = 0
 
 
 def count(question: Any) -> dict[str, Any]:
-    """Says where it runs, and how often this process answered."""
+    """Answer with the process id, and the number of answers that this process has given."""
     global made
     made += 1
     print("counted", flush=True)
@@ -27,12 +27,14 @@ def count(question: Any) -> dict[str, Any]:
 
 
 def numbers(question: int) -> dict[int, tuple[float, ...]]:
-    """Much, and not as JSON would have it."""
+    """Return a large answer whose keys are numbers, which JSON could not carry."""
     return {1: tuple(map(float, range(question)))}
 
 
 def leave(question: str) -> None:
-    """It has children that have all its files open, and goes first."""
+    """Start a child that inherits all open files and sleeps for `question` seconds, and end before
+    it.
+    """
     if not (child := os.fork()):
         time.sleep(float(question))
     print(child, flush=True)
@@ -53,7 +55,7 @@ def die(question: int) -> None:
 
 
 def probe(question: dict[str, Any]) -> dict[str, Any]:
-    """As `mirage.engine.probe` refuses."""
+    """Refuse the model, in the form of `mirage.engine.probe`."""
     return {"tenant": question["tenant"], "refused": "by a fork"}
 
 

@@ -1,4 +1,4 @@
-"""An address that speaks like a server of weights, but for the answers that a test gives it."""
+"""A server of weights whose answers to some kinds of requests a test replaces."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def kind_of(path: str) -> str:
 
 @asynccontextmanager
 async def hostile(url: str, answers: Mapping[str, Answer]) -> AsyncIterator[str]:
-    """Address that gives the answers of the server at `url`, but for these, by their kinds."""
+    """Address of a server that passes on the answers of the server at `url`. For the kinds of
+    requests in `answers` it calls these handlers instead.
+    """
     host, port = url.removeprefix("http://").split(":")
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -51,19 +53,19 @@ async def hostile(url: str, answers: Mapping[str, Answer]) -> AsyncIterator[str]
 
 @asynccontextmanager
 async def honest(store: WeightStore) -> AsyncIterator[str]:
-    """Address of a server of a store, in this process."""
+    """Address of a right server of weights from a store, in this process."""
     async with sending(WeightSender(store, SECRET), "127.0.0.1", 0) as url:
         yield url
 
 
 def split(right: bytes) -> tuple[bytes, bytes]:
-    """Head and body of an answer."""
+    """Head and body of an HTTP answer."""
     head, _, body = right.partition(b"\r\n\r\n")
     return head, body
 
 
 def instead(body: bytes, status: str = "200 OK", *headers: str) -> Answer:
-    """Always the same answer."""
+    """Handler that gives the same answer to every request."""
     lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *headers]
 
     async def answer(writer: asyncio.StreamWriter, right: bytes) -> None:
@@ -73,7 +75,9 @@ def instead(body: bytes, status: str = "200 OK", *headers: str) -> Answer:
 
 
 def trickles(after: Callable[[bytes], int]) -> Answer:
-    """The right answer, of which one byte comes at a time after so many, without an end in time."""
+    """Handler that sends the right answer one byte at a time from the byte number `after` gives, so
+    slowly that it does not end in time.
+    """
 
     async def answer(writer: asyncio.StreamWriter, right: bytes) -> None:
         begun = after(right)
@@ -87,17 +91,17 @@ def trickles(after: Callable[[bytes], int]) -> Answer:
 
 
 def of_the_head(right: bytes) -> int:
-    """An answer trickles from its status line on."""
+    """Index in an answer from which `trickles` is slow: its status line."""
     return 5
 
 
 def of_the_body(right: bytes) -> int:
-    """It trickles from its body on."""
+    """Index in an answer from which `trickles` is slow: its body."""
     return len(split(right)[0]) + 4 + 1
 
 
 async def never_ends(writer: asyncio.StreamWriter, right: bytes) -> None:
-    """A body without an end."""
+    """Handler whose answer has a body without an end."""
     writer.write(b"HTTP/1.1 200 OK\r\n\r\n[")
     while True:
         writer.write(b" " * 2**20)

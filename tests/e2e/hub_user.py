@@ -1,13 +1,13 @@
-"""Somebody who serves models of a hub of our own."""
+"""A user who serves models of a hub that a test runs."""
 
 from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
+import forked
 from loopback_hub import LoopbackHub
 from operated import around
 from supervised import DEADLINE_S, WITH_FAKES
@@ -19,7 +19,7 @@ AS_ITSELF = "import sys; from mirage.cli import main; main(sys.argv[1:])"
 
 
 class HubUser(NamedTuple):
-    """Somebody with a hub, whose working directory is `folder` and cache lies in it."""
+    """A user of a hub, with a working directory `folder` and a cache inside it."""
 
     hub: LoopbackHub
     folder: Path
@@ -36,11 +36,9 @@ class HubUser(NamedTuple):
         return told | around(self.short) | {"HF_HUB_OFFLINE": "0", "PYTHONPATH": str(ROOT)}
 
     def mirage(self, *words: object, **more: str) -> subprocess.CompletedProcess[str]:
-        """A command, with a fake of the probe."""
-        return subprocess.run(
-            [sys.executable, WITH_FAKES, *map(str, words)],
-            capture_output=True,
-            text=True,
+        """Run a command of `mirage` whose probe is a fake."""
+        return forked.run(
+            [WITH_FAKES, *map(str, words)],
             env={**os.environ, **self.environment, **more},
             cwd=self.folder,
             timeout=DEADLINE_S,
@@ -50,5 +48,5 @@ class HubUser(NamedTuple):
         return self.hub.repositories[name]["main"].commit
 
     def weights(self) -> list[Path]:
-        """Files of weights in the cache."""
+        """Files of weights in the user's cache."""
         return list(self.cache.glob(f"*/snapshots/*/{WEIGHTS}"))

@@ -1,4 +1,4 @@
-"""Files that a session of tests leaves in /dev/shm, and which tests ran when they were made."""
+"""Files that a session of tests leaves in /dev/shm, and the tests that ran when they were made."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ import pytest
 
 FOLDER = Path("/dev/shm")
 SESSION = "MIRAGE_TEST_SESSION"
-"""The environment variable with the name of a session, which its light engines give to their
-semaphores."""
+"""The environment variable with the name of a session, which its fake engines give to their
+semaphores.
+"""
 PATIENCE_S = 10.0
-"""For processes that end, and for resource trackers that tidy up behind them."""
+"""Seconds that processes have to end, and their resource trackers to tidy up after them."""
 TICK_S = 0.02
-"""The clock of files is behind the one of tests by this at most."""
+"""Most seconds by which the time of a file is behind the clock of the tests."""
 
 
 class LeftShared:
-    """Plugin that fails a session which leaves a file that no process has mapped.
+    """Plugin that fails a session which leaves a file in /dev/shm that no process has mapped.
 
-    What others have made meanwhile, who run beside it, is theirs as long as they live, and if it
-    bears the name of another session.
+    Files of other sessions do not count: those that a living process has mapped, and those with
+    another session's name.
     """
 
     def __init__(self) -> None:
@@ -63,7 +64,9 @@ class LeftShared:
 
 
 def lasting(before: Collection[Path], patience_s: float) -> set[Path]:
-    """Files beside those of `before` that stay for `patience_s` and that nobody has mapped."""
+    """Files that are not in `before`, still exist after `patience_s` seconds, and are mapped by no
+    process.
+    """
     deadline = time.monotonic() + patience_s
     left = unmapped(set(FOLDER.iterdir()).difference(before))
     while left and time.monotonic() < deadline:
@@ -73,20 +76,21 @@ def lasting(before: Collection[Path], patience_s: float) -> set[Path]:
 
 
 def not_of_another(path: Path) -> bool:
-    """False if the file bears the name of another session."""
+    """False if the file has the name of another session."""
     named = re.match(r"sem\.mp-(\w+)-", path.name)
     return named is None or named[1] == os.environ[SESSION]
 
 
 def unmapped(files: set[Path]) -> set[Path]:
-    """Files that no process has in its memory."""
+    """Files among `files` that no process has mapped."""
     return files - shared_files(psutil.process_iter()) if files else files
 
 
 def shared_files(family: Iterable[psutil.Process]) -> set[Path]:
-    """The files in /dev/shm that these processes have mapped.
+    """Files in /dev/shm that these processes have mapped.
 
-    By their inodes: whoever made a semaphore has mapped it under a name that it had before.
+    They are compared by inode, because the maker of a semaphore has mapped it under an earlier
+    name.
     """
     mapped = set()
     for process in family:
@@ -97,6 +101,6 @@ def shared_files(family: Iterable[psutil.Process]) -> set[Path]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """One watch: in the process that says the result, not in those that run tests for it."""
+    """Register the check in the process that reports results, not in pytest's worker processes."""
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(LeftShared(), "left-shared")

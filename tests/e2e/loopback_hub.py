@@ -1,4 +1,4 @@
-"""A hub of our own on loopback, which speaks the protocol of huggingface_hub."""
+"""A hub of models on loopback that speaks the protocol of huggingface_hub."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 
 class Asked(NamedTuple):
-    """A request that came."""
+    """One request that the hub got."""
 
     method: str
     path: str
@@ -24,14 +24,14 @@ class Asked(NamedTuple):
 
 
 class HubRevision(NamedTuple):
-    """The files of a commit."""
+    """Commit of a repository and its files."""
 
     commit: str
     files: dict[str, bytes]
 
 
 def is_large(path: str) -> bool:
-    """True for a file that lies beside the repository, at another address."""
+    """True for a file that the hub stores outside the repository, at another address."""
     return path.endswith((".safetensors", ".bin", ".model"))
 
 
@@ -44,7 +44,7 @@ def blob_id(content: bytes) -> str:
 
 
 class LoopbackHub(ThreadingHTTPServer):
-    """Repositories by their names, and what this hub does wrong."""
+    """The hub: repositories by name, and settings of what it does wrong."""
 
     daemon_threads = True
 
@@ -52,20 +52,26 @@ class LoopbackHub(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), HubHandler)
         self.repositories: dict[str, dict[str, HubRevision]] = {}
         self.tokens: set[str] = set()
-        """Tokens that are valid; without any all is open but what is gated or private."""
+        """Tokens that are valid. Only gated and private repositories need one; any other token is
+        refused everywhere.
+        """
         self.gated: set[str] = set()
         self.private: set[str] = set()
         self.asked: list[Asked] = []
         self.ends_after: int | None = None
-        """Bytes of a large file after which a connection is cut, once for each request."""
+        """Bytes of a large file after which each answer is cut; None: none is."""
         self.status: int | None = None
-        """Answer to every request."""
+        """HTTP status with which every request is refused; None: requests are answered."""
         self.lies: dict[str, bytes] = {}
-        """Other content of files, by their paths, than the hub tells of."""
+        """Content that is sent in place of a file's own, by path; sizes and hashes are told of the
+        file's own.
+        """
         self.claims: dict[str, int] = {}
-        """Other sizes of files."""
+        """Sizes that the hub tells in place of files' own, by path."""
         self.go_on = threading.Event()
-        """Set while a connection is closed once it is cut; else it is left open for a while."""
+        """Set while a connection is closed as soon as its answer is cut; cleared, it stays open for
+        up to 60 s.
+        """
         self.go_on.set()
 
     @property
@@ -73,7 +79,7 @@ class LoopbackHub(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
     def add(self, name: str, files: dict[str, bytes] | Path, revision: str = "main") -> str:
-        """Have a revision; the commit that it is."""
+        """Add a revision, and return its commit."""
         if isinstance(files, Path):
             paths = (path for path in sorted(files.rglob("*")) if path.is_file())
             files = {str(path.relative_to(files)): path.read_bytes() for path in paths}
@@ -84,12 +90,12 @@ class LoopbackHub(ThreadingHTTPServer):
         return commit
 
     def fetched(self) -> list[str]:
-        """Names of files whose content was asked for, in their order."""
+        """Names of the files that were requested, by HEAD or GET, in order."""
         return [one.path.rpartition("/")[2] for one in self.asked if "/resolve/" in one.path]
 
 
 class HubHandler(BaseHTTPRequestHandler):
-    """Answers as huggingface.co does, as far as models are read."""
+    """Answers as huggingface.co does to clients that read models."""
 
     server: LoopbackHub
     protocol_version = "HTTP/1.1"
@@ -119,7 +125,7 @@ class HubHandler(BaseHTTPRequestHandler):
             self._refuse(404, "", "Not Found")
 
     def _revision(self, name: str, revision: str, *, files: bool) -> HubRevision | None:
-        """A revision that the client may see; else it was told why not."""
+        """The revision that the client asks for; None if an error was answered instead."""
         token = (self.headers["Authorization"] or "").removeprefix("Bearer ")
         known = token in self.server.tokens
         if token and not known:
@@ -212,7 +218,7 @@ class HubHandler(BaseHTTPRequestHandler):
 
 @contextmanager
 def loopback_hub() -> Iterator[LoopbackHub]:
-    """A hub that answers while the block runs."""
+    """Run a hub while the block runs."""
     with LoopbackHub() as hub:
         thread = threading.Thread(target=hub.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()

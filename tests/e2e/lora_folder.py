@@ -12,7 +12,7 @@ RANK = 4
 
 
 def make_adapter(folder: Path, model: Path, seed: int, strength: float = 0.3) -> Path:
-    """For the queries and values of a Llama in `model`."""
+    """Make an adapter for the query and value projections of the Llama in `model`."""
     config = json.loads((model / "config.json").read_text())
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
     kv = hidden // heads * config["num_key_value_heads"]

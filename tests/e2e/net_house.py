@@ -1,12 +1,14 @@
-"""Machines on one: each has a network, processes, /tmp, /dev/shm and a home of its own.
+"""Several machines made of one. Each has its own network, processes, /dev/shm, home and folder of
+temporary files (``TMPDIR``).
 
-A machine is a set of Linux namespaces that live as long as its first process does, and that ends
-with the test's: nothing is named, so nothing is left. A switch, which is such a set too, joins the
-networks. Nothing outside is reached, and nobody outside reaches them.
+A machine is a set of Linux namespaces, which lives as long as its first process. That process ends
+with the test's, and nothing has a name, so nothing is left. A switch, also a set of namespaces,
+joins the networks. Neither side of it reaches anything outside.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shutil
@@ -26,6 +28,9 @@ from supervised import HERE, WITH_FAKES
 from tethered import until
 
 NETWORK = "10.0.0"
+WHOLE, APART = "bridge", "apart"
+"""Two halves of the switch, which no cable joins: machines that are cut off are in the second."""
+CLONE_NEWNET = 0x40000000
 FIRST = """
 import os, signal, sys
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children of others that ended are nobody's
@@ -41,7 +46,7 @@ TOOLS = ("ip", "mount", "nsenter", "unshare")
 
 
 def why_not() -> str:
-    """Reason why no machine can be made here; empty if one can."""
+    """Reason why namespaces cannot be made here; empty if they can."""
     if lacking := [tool for tool in TOOLS if shutil.which(tool) is None]:
         return f"namespaces need {', '.join(lacking)}"
     told = subprocess.run(
@@ -53,7 +58,7 @@ def why_not() -> str:
 
 
 class Spaces:
-    """Namespaces of a machine or of the switch. `end` ends every process in them, at once."""
+    """Namespaces of one machine, or of the switch. `end` ends all processes in them at once."""
 
     def __init__(self, name: str) -> None:
         command = ["unshare", *SPACES, "--mount-proc", "--fork", sys.executable, "-c", FIRST]
@@ -68,19 +73,19 @@ class Spaces:
         self.root("ip", "link", "set", "lo", "up")
 
     def entering(self, *words: str) -> list[str]:
-        """A command that runs there."""
+        """Command line that runs `words` inside the namespaces."""
         return ["nsenter", f"--target={self.first.pid}", *SPACES, "--", *words]
 
     def root(self, *words: str) -> str:
-        """Run a command of the operator of the machine; its output."""
+        """Run a command as root of the machine, and return its output."""
         return _done(self.entering(*words))
 
     def network(self, *words: str) -> None:
-        """Run ip in the network alone: processes have the numbers that they have outside."""
+        """Run `ip` in the network namespace alone, so process ids in `words` are those outside."""
         _done(["nsenter", f"--target={self.first.pid}", "--net", "--", "ip", *words])
 
     def processes(self) -> list[psutil.Process]:
-        """All that run there, but the first."""
+        """Processes in the namespaces, except their first one."""
         space, found = _space(self.first), []
         for one in psutil.process_iter():
             with suppress(OSError):
@@ -89,7 +94,7 @@ class Spaces:
         return found
 
     def end(self) -> None:
-        """Idempotent."""
+        """End all processes in the namespaces. Idempotent."""
         with suppress(psutil.NoSuchProcess):
             self.first.kill()
         self._holder.wait()
@@ -99,7 +104,7 @@ class Spaces:
 
 
 def _space(process: psutil.Process) -> str:
-    """Name of the namespace that a process's number is of."""
+    """Identity of the process-id namespace of a process."""
     return str(Path(f"/proc/{process.pid}/ns/pid").readlink())
 
 
@@ -110,10 +115,10 @@ def _done(words: Sequence[str]) -> str:
 
 
 class NetMachine:
-    """One machine: its commands are those of a user whose home is empty."""
+    """One machine in namespaces: its commands run as a user with an empty home."""
 
     def __init__(self, name: str, number: int, folder: Path) -> None:
-        """`folder` becomes its /tmp, and holds its home."""
+        """Make the machine, with its home and its temporary files in `folder`."""
         self.name, self.host, self.folder = name, f"{NETWORK}.{number}", folder
         (folder / "home").mkdir(parents=True, exist_ok=True)
         self.spaces = Spaces(name)
@@ -131,11 +136,11 @@ class NetMachine:
 
     @property
     def state(self) -> Path:
-        """Folder of the node."""
+        """Folder of the machine's node."""
         return self.folder / "home" / ".local" / "state" / "mirage" / "node"
 
     def python(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        """Run Python there, to its end."""
+        """Run Python on the machine, and wait for its end."""
         return subprocess.run(
             self.spaces.entering(sys.executable, *words),
             capture_output=True,
@@ -145,18 +150,18 @@ class NetMachine:
         )
 
     def mirage(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run a command of mirage there, to its end."""
+        """Run a command of mirage on the machine, and wait for its end."""
         return self.python(WITH_FAKES, *words)
 
     @contextmanager
     def runs(self, *words: str) -> Iterator[RunningThere]:
-        """A command of mirage runs there until the block ends."""
+        """Run a command of mirage on the machine until the block ends."""
         with self.runs_program(sys.executable, WITH_FAKES, *words) as running:
             yield running
 
     @contextmanager
     def runs_program(self, *words: str) -> Iterator[RunningThere]:
-        """A program runs there until the block ends."""
+        """Run a program on the machine until the block ends."""
         running = RunningThere(self.spaces.entering(*words), self._held)
         try:
             yield running
@@ -166,20 +171,27 @@ class NetMachine:
         finally:
             running.stop()
 
+    def enter(self) -> None:
+        """Put the calling thread alone into the network of this machine."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        with Path(f"/proc/{self.spaces.first.pid}/ns/net").open() as network:
+            if libc.setns(network.fileno(), CLONE_NEWNET):
+                raise OSError(ctypes.get_errno(), f"the network of {self.name}")
+
     def ask(self, url: str, model: str, key: str) -> tuple[int, str]:
-        """A request to a server from there: status and answer, or 0 and why there is none."""
+        """Send one request from the machine; return status and answer, or 0 and the error."""
         done = self.python("-c", ASKS, url, model, key, "0")
         _, status, text = json.loads(done.stdout)
         return status, text
 
     @contextmanager
     def asks(self, url: str, model: str, key: str) -> Iterator[Answers]:
-        """Requests go to a server from there until the block ends."""
+        """Send requests from the machine, one after the other, while the block runs."""
         with self.runs_program(sys.executable, "-c", ASKS, url, model, key, "0.1") as running:
             yield Answers(running)
 
     def listening(self) -> dict[str, set[int]]:
-        """TCP ports that processes there listen on, by the address."""
+        """TCP ports on which processes of the machine listen, by address."""
         found: dict[str, set[int]] = {}
         for line in self.spaces.root("ss", "-ltnH").splitlines():
             address, _, port = line.split()[3].rpartition(":")
@@ -187,7 +199,7 @@ class NetMachine:
         return found
 
     def servers(self) -> set[int]:
-        """Processes of device servers, by the numbers that they have outside."""
+        """Process ids of the machine's device servers, as seen from outside."""
         found = set()
         for one in self.spaces.processes():
             with suppress(psutil.Error):
@@ -196,14 +208,14 @@ class NetMachine:
         return found
 
     def logs(self) -> str:
-        """Last lines of all servers of devices."""
+        """Last lines of the logs of all device servers of the machine."""
         return "\n".join(
             f"{log}:\n{log.read_text()[-3000:]}" for log in self.state.glob("*/server.log")
         )
 
 
 class RunningThere:
-    """A command that runs on a machine, and what it has said."""
+    """A command that runs on a machine, and its output so far."""
 
     def __init__(self, words: Sequence[str], variables: Mapping[str, str]) -> None:
         self._entering = subprocess.Popen(
@@ -222,11 +234,11 @@ class RunningThere:
 
     @property
     def text(self) -> str:
-        """All that it has said."""
+        """Output of the command so far."""
         return "".join(self.lines)
 
     def says(self, words: str, timeout_s: float = 90.0) -> None:
-        """Wait until it has said so."""
+        """Wait until the output contains `words`."""
         until(
             lambda: words in self.text or self._ended(words), f"{words!r}: {self.text}", timeout_s
         )
@@ -236,7 +248,9 @@ class RunningThere:
         return False
 
     def stop(self) -> int | None:
-        """Ctrl-C; its exit code. Idempotent."""
+        """Send SIGINT, kill the command if it runs on for 40 s, and return the exit code.
+        Idempotent.
+        """
         with suppress(psutil.Error):
             for one in psutil.Process(self._entering.pid).children():
                 one.send_signal(signal.SIGINT)
@@ -246,12 +260,12 @@ class RunningThere:
         return self._entering.wait()
 
     def ended(self, timeout_s: float) -> int:
-        """Exit code of one that ends by itself."""
+        """Wait for a command that ends by itself, and return its exit code."""
         return self._entering.wait(timeout_s)
 
 
 class NetHouse:
-    """Machines m1, m2 ... at 10.0.0.1, .2 ..., joined by a switch."""
+    """Machines m1, m2 and so on at 10.0.0.1, 10.0.0.2 and so on, joined by a switch."""
 
     def __init__(self, folder: Path, over: ExitStack) -> None:
         self.folder, self._over = folder, over
@@ -261,15 +275,16 @@ class NetHouse:
         """Each machine's port of the switch."""
         self._cables = count(1)
         self._switch = self._made(Spaces("switch"))
-        self._switch.network("link", "add", "bridge", "type", "bridge")
-        self._switch.network("link", "set", "bridge", "up")
+        for bridge in (WHOLE, APART):
+            self._switch.network("link", "add", bridge, "type", "bridge")
+            self._switch.network("link", "set", bridge, "up")
 
     def _made(self, spaces: Spaces) -> Spaces:
         self._over.callback(spaces.end)
         return spaces
 
     def machine(self, name: str) -> NetMachine:
-        """Add a machine, or start one that was lost: its disk and its address are the same."""
+        """Add a machine, or start one again that was lost: its files and address are the same."""
         number = self._numbers.setdefault(name, len(self._numbers) + 1)
         made = NetMachine(name, number, self.folder / name)
         self._made(made.spaces)
@@ -285,22 +300,28 @@ class NetHouse:
         self.heal(name)
         return made
 
-    def cut(self, name: str) -> None:
-        """Packets from and to a machine are lost from now on."""
-        self._switch.network("link", "set", self._ports[name], "nomaster")
+    def cut(self, *names: str) -> None:
+        """Drop all packets between these machines and the others from now on. Those that are cut
+        off reach each other.
+        """
+        for name in names:
+            self._switch.network("link", "set", self._ports[name], "master", APART)
 
-    def heal(self, name: str) -> None:
-        """Its network is there again."""
-        self._switch.network("link", "set", self._ports[name], "master", "bridge")
+    def heal(self, *names: str) -> None:
+        """Connect these machines to all others again."""
+        for name in names:
+            self._switch.network("link", "set", self._ports[name], "master", WHOLE)
 
     def lose(self, name: str) -> None:
-        """End all processes of a machine at once. Its disk stays."""
+        """Kill all processes of a machine at once. Its files stay."""
         self.machines.pop(name).spaces.end()
 
 
 @contextmanager
 def net_house(*names: str) -> Iterator[NetHouse]:
-    """Machines of these names. Skips the test where none can be made."""
+    """Machines with these names while the block runs. Skips the test if they cannot
+    be made here.
+    """
     if reason := why_not():
         pytest.skip(reason)
     folder = Path(tempfile.mkdtemp(prefix="n", dir="/tmp"))
@@ -340,18 +361,18 @@ while True:
 
 
 class Answers:
-    """Requests from one machine, one after the other."""
+    """Answers to requests that one machine sends one after the other."""
 
     def __init__(self, running: RunningThere) -> None:
         self._running = running
 
     def since(self, begin: float) -> list[tuple[float, int]]:
-        """Time and status of each answer since then, in seconds since the epoch."""
+        """Time (seconds since the epoch) and status of each answer since `begin`."""
         told = [json.loads(line) for line in self._running.lines]
         return [(at, status) for at, status, _ in told if at >= begin]
 
     def served(self, begin: float) -> int:
-        """Number of answers since then, all of which are good ones."""
+        """Number of answers since `begin`. Fails if one of them is not 200."""
         answers = self.since(begin)
         assert all(status == 200 for _, status in answers), answers
         return len(answers)

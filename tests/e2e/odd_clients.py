@@ -1,4 +1,4 @@
-"""Clients that nobody would wish for, before a real server, and what it holds meanwhile."""
+"""Clients that misbehave towards a real server, and what the server holds meanwhile."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WAIT_S = 120.0
 
 
 class Front:
-    """The processes that listen at a server's address, and what they hold."""
+    """The processes that listen at a server's address, with their memory and open files."""
 
     def __init__(self, served: Served) -> None:
         port = urlsplit(served.url).port
@@ -34,14 +34,14 @@ class Front:
         assert self._processes
 
     def memory(self) -> int:
-        """Bytes."""
+        """Memory (resident set) of all these processes, in bytes."""
         return sum(each.memory_info().rss for each in self._processes)
 
     def files(self) -> int:
         return sum(each.num_fds() for each in self._processes)
 
     async def has_at_most(self, files: int) -> None:
-        """Wait until it has no more files open."""
+        """Wait until these processes together have at most `files` files open."""
         async with asyncio.timeout(WAIT_S):
             while self.files() > files:
                 await asyncio.sleep(0.2)
@@ -54,13 +54,17 @@ def _listens(process: psutil.Process, port: int | None) -> bool:
 
 @dataclass
 class Steady:
-    """Clients that ask again and again while `asking`."""
+    """Well-behaved clients that send requests again and again while a test runs, and count
+    statuses.
+    """
 
     url: str
     statuses: Counter[int] = field(default_factory=Counter)
 
     async def rate(self, until: Callable[[], bool], clients: int = 4) -> float:
-        """Answers a second."""
+        """Let `clients` clients send requests until `until()` is true; return the answers per
+        second.
+        """
         loop, before = asyncio.get_running_loop(), self.statuses.total()
         begun = loop.time()
         async with aiohttp.ClientSession() as http:
@@ -76,7 +80,7 @@ class Steady:
 
 
 def after(seconds: float) -> Callable[[], bool]:
-    """True from so many seconds on."""
+    """Function that returns True once `seconds` have passed from now on."""
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
     return lambda: loop.time() >= until
@@ -87,7 +91,9 @@ SLOW_BODY = head(b"Content-Length: 100000") + b'{"model": "a", "prompt": "'
 
 
 async def slow(url: str, begin: bytes, every_s: float = 1.0) -> int:
-    """Status that ends a client which sends a letter after `begin` now and then."""
+    """Status of the answer to a client that sends `begin` and then one letter each `every_s`; 0 if
+    the server just closes.
+    """
     reader, writer = await connected(url, begin)
     answer = asyncio.create_task(one_answer(reader))
     while not (await asyncio.wait([answer], timeout=every_s))[0]:
@@ -100,9 +106,9 @@ async def slow(url: str, begin: bytes, every_s: float = 1.0) -> int:
 
 
 async def sent_whole(url: str, data: bytes, sent: Callable[[], None]) -> tuple[int, dict[str, str]]:
-    """Status and headers of the answer to a body that this process has once.
-
-    `sent` is called if all of it could be sent.
+    """Status and headers of the answer to a client that sends the body `data` of which this process
+    has one copy for all clients. `sent` is called if all of it could be sent. Returns 0 and no
+    headers if the server just closes.
     """
     reader, writer = await connected(url, head(b"Content-Length: %d" % len(data)))
     sending = asyncio.create_task(_send(writer, memoryview(data), sent))
@@ -125,7 +131,9 @@ async def _send(writer: asyncio.StreamWriter, data: memoryview, sent: Callable[[
 
 @dataclass
 class Soak:
-    """Operations of all kinds, by `clients` at a time; `count` of each status, 0 for one left."""
+    """Random operations by `clients` clients at a time. `count` has the number of each status, 0
+    for an answer that the client did not wait for, or that broke off.
+    """
 
     url: str
     models: tuple[str, ...]
@@ -186,10 +194,12 @@ expected-statuses = ["2xx", "3xx", "4xx", 501]
 def fuzz(
     served: Served, folder: Path, models: list[str], seconds: float, seed: int, phases: str
 ) -> Counter[int]:
-    """Have schemathesis ask by the server's own document; how often each status was answered.
+    """Let schemathesis send requests by the server's own OpenAPI document; return the number of
+    each status.
 
-    Its models are those that are served: others are refused before anything is read. It prints how
-    to ask again for what was answered with a fault. What it cannot draw itself is none of ours.
+    Only served models are asked for, because others are refused before anything is read. Requests
+    that were answered with a fault are printed with a way to repeat them. Only server errors count
+    as faults.
     """
     status, document = served.request("GET", "/openapi.json")
     assert status == 200
@@ -219,7 +229,7 @@ def fuzz(
 
 
 def statuses(served: Served) -> Counter[int]:
-    """Answers to requests that were to be passed on, by status, as the server counts them."""
+    """Number of requests to be passed on to engines, by status, from the server's metrics."""
     text = served.request("GET", "/metrics")[1].decode()
     found: Counter[int] = Counter()
     for code, count in re.findall(

@@ -1,4 +1,4 @@
-"""Folders of models and adapters, each odd in a way that is drawn, and what `check` says."""
+"""Folders of models and adapters with drawn faults, and the result of `mirage check` on them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SCALARS: tuple[Any, ...] = (
 
 
 def value(draw: random.Random, depth: int = 0) -> Any:
-    """Random JSON."""
+    """Random JSON value."""
     if depth > 2 or draw.random() < 0.7:
         return draw.choice(SCALARS)
     inside = [value(draw, depth + 1) for _ in range(draw.randrange(4))]
@@ -41,7 +41,7 @@ def value(draw: random.Random, depth: int = 0) -> Any:
 
 
 def odd_json(path: Path, draw: random.Random) -> None:
-    """One value somewhere in the file is another, or gone, or the whole file is."""
+    """Change or remove one value somewhere in a JSON file, or replace the whole content."""
     try:
         content = json.loads(path.read_text())
     except (OSError, ValueError, RecursionError):
@@ -73,7 +73,7 @@ def cut(path: Path, draw: random.Random) -> None:
 
 
 def flipped(path: Path, draw: random.Random) -> None:
-    """Change some bytes of the beginning, where a header is."""
+    """Change some of the first bytes of a file, where its header is."""
     if path.is_file() and (content := bytearray(path.read_bytes())):
         for _ in range(draw.randrange(1, 5)):
             content[draw.randrange(min(len(content), 500))] = draw.randrange(256)
@@ -81,7 +81,7 @@ def flipped(path: Path, draw: random.Random) -> None:
 
 
 def no_file(path: Path, draw: random.Random) -> None:
-    """Remove the file, or put something else in its place."""
+    """Remove the file, or put a folder, pipe or bad link in its place."""
     path.unlink(missing_ok=True)
     makers: list[Callable[[], Any]] = [
         lambda: None,
@@ -98,7 +98,7 @@ WAYS = (*[odd_json] * 5, odd_bytes, cut, flipped, no_file)
 
 
 def odd(like: Path, folder: Path, draw: random.Random) -> Path:
-    """A copy of the model or adapter `like` in which one or two files are odd."""
+    """Copy of the model or adapter `like` in which one or two files have faults."""
     shutil.copytree(like, folder)
     for _ in range(draw.choice([1, 1, 2])):
         way = draw.choice(WAYS)
@@ -109,7 +109,7 @@ def odd(like: Path, folder: Path, draw: random.Random) -> Path:
 
 
 def _free(path: Path) -> Path:
-    """A path at which a file can be written, whatever an earlier way left there."""
+    """The path, after removing an earlier fault that would prevent writing a file there."""
     if path.is_dir() and not path.is_symlink():
         path.rmdir()
     elif os.path.lexists(path) and (path.is_symlink() or not path.is_file()):
@@ -118,19 +118,21 @@ def _free(path: Path) -> Path:
 
 
 def drawn(name: str) -> random.Random:
-    """Generator of random numbers for a name, the same again with the same seed."""
+    """Random generator for `name`, the same in each run with the same seed."""
     return random.Random(f"{os.environ[SEED]} {name}")
 
 
 def tenant(name: str, model: Path, share: float, *adapters: Path, **more: Any) -> dict[str, Any]:
-    """One of a configuration."""
+    """A tenant section of a configuration."""
     lora = {"enable_lora": True, "lora_modules": [f"{name}-{a.name}={a}" for a in adapters]}
     arguments = lora if adapters else {}
     return {"name": name, "model": str(model), "share": share, "engine_args": arguments} | more
 
 
 def check(folder: Path, tenants: list[dict[str, Any]], fake: bool, memory: str) -> set[str]:
-    """Tenants that `mirage check` has in its table; what it says of the others is one line."""
+    """Names of the tenants that `mirage check` accepts. Fails if the refusals take more than one
+    line, or if a tenant is neither accepted nor refused.
+    """
     path = folder / "config.yaml"
     content = {"device": {"memory": memory}, "dtype": "float32", "tenants": tenants}
     path.write_text(yaml.safe_dump(content))

@@ -1,4 +1,4 @@
-"""Requests whose end two readers may see in different places, and bytes that are no requests."""
+"""Requests that two readers may end in different places, and bytes that are no requests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CRLF = b"\r\n"
 
 
 class OddRequest(NamedTuple):
-    """Bytes of one connection, and what may come of them."""
+    """Bytes to send over one connection, and the number and kind of answers that are allowed."""
 
     name: str
     data: bytes
@@ -24,12 +24,14 @@ class OddRequest(NamedTuple):
 
 
 def body(name: str) -> bytes:
-    """Body of a completion that tells whose it is."""
+    """Body of a completion whose prompt is the name of its request."""
     return json.dumps({"model": "a", "prompt": name}).encode()
 
 
 def post(name: str, *more: bytes, length: bool = True) -> bytes:
-    """A whole completion, or one whose headers `more` say how its body ends."""
+    """Request for a completion. `more` are further headers; without `length` they say where its
+    body ends.
+    """
     text = body(name)
     own = [b"Content-Length: %d" % len(text)] if length else []
     return head(*own, *more) + text
@@ -49,12 +51,12 @@ SMUGGLED = post(HIDDEN)
 
 
 def corpus() -> list[OddRequest]:
-    """All kinds. A name stands in the prompt of a request that may be seen."""
+    """Odd requests of all kinds. A request that an engine may see has its name as prompt."""
     return [*lengths(), *codings(), *chunks(), *lines(), *targets(), *several()]
 
 
 def lengths() -> Iterator[OddRequest]:
-    """Odd ways to say a length. Behind each stands a hidden request."""
+    """Requests with odd Content-Length headers. Behind most of them a second request is hidden."""
 
     def of(name: str, *values: bytes, most: int = 0, legal: bool = False) -> OddRequest:
         size = b"%d" % len(body(name))
@@ -100,7 +102,9 @@ def lengths() -> Iterator[OddRequest]:
 
 
 def codings() -> Iterator[OddRequest]:
-    """Odd ways to say that there are chunks. Each hides a request in them, or behind them."""
+    """Requests with odd Transfer-Encoding headers. Most of them hide a second request in their
+    chunks or behind them.
+    """
     for value in (
         *(b"xchunked", b"chunkedx", b"chunked, identity", b"identity, chunked", b"identity"),
         *(b"chunked, chunked", b"chunked;q=1", b'"chunked"', b"x, chunked", b"chunked\x00"),
@@ -137,7 +141,7 @@ def codings() -> Iterator[OddRequest]:
 
 
 def chunks() -> Iterator[OddRequest]:
-    """Odd chunks, with a hidden request behind them."""
+    """Requests with odd chunks, most of them with a hidden request behind."""
     told = head(b"Transfer-Encoding: chunked")
 
     def of(name: str, sent: bytes, most: int = 0, legal: bool = False) -> OddRequest:
@@ -182,7 +186,7 @@ def chunks() -> Iterator[OddRequest]:
 
 
 def lines() -> Iterator[OddRequest]:
-    """Odd lines of a head; bodies tell their lengths in the usual way."""
+    """Requests with odd header lines; bodies have a usual Content-Length."""
     for line in (
         *(b"X : y", b": y", b"X", b" X: y", b"\tX: y", b"X\x00: y", b"X: y\x00", b"X\r: y"),
         *(b"X: y\rZ", b"X: a\r\n b", b"X y: z", b"X\x7f: y", b"X(: y", b"X: \x01", b"X: \x7f"),
@@ -209,7 +213,7 @@ def lines() -> Iterator[OddRequest]:
 
 
 def targets() -> Iterator[OddRequest]:
-    """Odd first lines."""
+    """Requests with odd request lines."""
     for line, most in (
         (b"POST /v1/completions", 0),
         (b"POST  /v1/completions HTTP/1.1", 1),
@@ -255,7 +259,7 @@ def targets() -> Iterator[OddRequest]:
 
 
 def several() -> Iterator[OddRequest]:
-    """Several requests on one connection, and bodies that look like one."""
+    """Several requests on one connection, and bodies that look like requests."""
     yield OddRequest("two in a row", post("two in a row") * 2, 2, True)
     yield OddRequest("fifty in a row", post("fifty in a row") * 50, 50, True)
     yield OddRequest("one and garbage", post("one and garbage") + b"\x00garbage\r\n\r\n", 1)
@@ -291,7 +295,7 @@ def several() -> Iterator[OddRequest]:
 
 
 def malformed(seed: int, count: int) -> Iterator[bytes]:
-    """Requests of which each has one byte or more that no request may have, by a seed."""
+    """`count` requests drawn by `seed`, each with at least one byte that no request may have."""
     dice = random.Random(seed)
     for number in range(count):
         data = bytearray(post(str(number)))

@@ -1,4 +1,4 @@
-"""A real server with light engines, and who operates it at its admin socket."""
+"""A real server with fake engines, and an operator who uses its admin socket."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import forked
 import yaml
 from supervised import DEADLINE_S, HERE, WITH_FAKES, Served, serving, write_config
 
@@ -34,16 +34,26 @@ def content(*names: str, **changes: Any) -> dict[str, Any]:
 
 
 class Operated:
-    """A server, and who operates it."""
+    """A running server, and commands of its operator."""
 
     def __init__(self, server: Served, short: Path) -> None:
         self.server, self.short = server, short
 
+    @property
+    def address(self) -> Path:
+        """Socket of the server for operators. Folders of other processes beside it come and go."""
+        sockets: list[Path] = []
+        for folder in self.short.glob("mirage-*"):
+            with suppress(FileNotFoundError):
+                sockets += folder.glob("admin-*.sock")
+        (address,) = sockets
+        return address
+
     def ask(
         self, method: str, path: str, body: Any = None, **headers: str
     ) -> tuple[int, dict[str, Any], http.client.HTTPMessage]:
-        """A request at the admin socket."""
-        (address,) = self.short.glob("mirage-*/admin-*.sock")
+        """Send a request to the admin socket; return status, parsed body and headers."""
+        address = self.address
         connection = http.client.HTTPConnection("admin", timeout=LIMIT_S)
         connection.sock = socket.socket(socket.AF_UNIX)
         connection.sock.connect(str(address))
@@ -55,14 +65,16 @@ class Operated:
         return answer.status, told, answer.headers
 
     def apply(self, told: dict[str, Any], query: str = "", **headers: str) -> dict[str, Any]:
-        """A configuration that is taken."""
+        """Apply a configuration, which must be accepted; return the answer."""
         status, answer, _ = self.ask("PUT", f"/config?{query}", told, **headers)
         assert status == 200, answer
         return answer
 
     @contextmanager
     def applying(self, told: dict[str, Any]) -> Iterator[Future[dict[str, Any]]]:
-        """A configuration that is being applied."""
+        """Begin to apply a configuration in a thread, and give the future of the answer to the
+        block.
+        """
         with ThreadPoolExecutor(1) as thread:
             yield thread.submit(self.apply, told)
 
@@ -80,7 +92,7 @@ class Operated:
         self.server.until("it is so", holds, LIMIT_S)
 
     def mirage(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """A command of an operator."""
+        """Run an operator's command."""
         return mirage(self.short, *words, folder=self.server.config.parent)
 
 
@@ -91,11 +103,9 @@ def around(short: Path) -> dict[str, str]:
 def mirage(
     short: Path, *words: str | Path, folder: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """A command, in a `folder`, of whoever has their temporary files in `short`."""
-    return subprocess.run(
-        [sys.executable, WITH_FAKES, *map(str, words)],
-        capture_output=True,
-        text=True,
+    """Run an operator's command in the server's environment."""
+    return forked.run(
+        [WITH_FAKES, *map(str, words)],
         timeout=DEADLINE_S,
         env={**os.environ, "PYTHONPATH": str(HERE.parents[1]), **around(short)},
         cwd=folder,
@@ -106,7 +116,9 @@ def mirage(
 def operated(
     folder: Path, short: Path, told: dict[str, Any], *options: str, **variables: str
 ) -> Iterator[Operated]:
-    """`variables` of its environment say what its engines do."""
+    """Run a server with fake engines while the block runs; `variables` of its environment say how
+    they behave.
+    """
     folder.mkdir(exist_ok=True)
     config = write_config(folder, "a")
     config.write_text(yaml.safe_dump(told))

@@ -1,4 +1,4 @@
-"""One page of each kind, made by the command that makes it; a replay's from runs that are given."""
+"""One HTML page of each kind, made by its command; that of a replay from given runs."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from mirage.workload.dealing import TenantRequest
 
 ROOT = Path(__file__).parents[2]
 POLICIES = {"static": 3.0, "pooled": 2.0, "mirage": 1.0}
-"""How slow each is."""
+"""Factor of the made-up latencies, by policy: a larger factor means a slower policy."""
 
 
 def all_pages(folder: Path) -> dict[str, Path]:
-    """By the command that makes them."""
+    """All HTML pages, by the command that makes each."""
     return {
         "replay": replayed(folder),
         "simulate": simulated(folder),
@@ -41,7 +41,9 @@ def all_pages(folder: Path) -> dict[str, Path]:
 
 
 def replayed(folder: Path) -> Path:
-    """Three policies and an error that is long, as a server's may be."""
+    """Report of a replay under three policies, with an error message as long as a
+    server's may be.
+    """
     setting = report.Setting("configs/demo.yaml", "a" * 80 + ".csv", (0.0, 60.0), 0.1, 0.2, 7, None)
     runs = [_run(policy, slow) for policy, slow in POLICIES.items()]
     path = folder / "report.html"
@@ -115,7 +117,9 @@ def tuned(folder: Path) -> Path:
 
 
 def profile(folder: Path) -> Path:
-    """Of a machine whose parts are known, so that nothing is measured."""
+    """Page of `mirage profile` for a machine whose parts have been measured already, so that
+    nothing is measured.
+    """
     write_question(folder / "profiled")
     path, output = folder / "profiled" / "c.yaml", folder / "profiled" / "p.yaml"
     content = yaml.safe_load(path.read_text())
@@ -128,7 +132,7 @@ def profile(folder: Path) -> Path:
 
 
 def keep_parts(measuring: Measuring, output: Path, without: str = "") -> None:
-    """As if all but one had been measured, a moment ago."""
+    """Store all parts of a profile except `without`, as if they had just been measured."""
     names = [tenant.name for tenant in measuring.config.tenants]
     answers = {
         "transfers": profiled.transfers(),

@@ -1,4 +1,4 @@
-"""Plain vLLM servers, to hold the answers of `mirage serve` against theirs."""
+"""Plain vLLM servers, with whose answers those of `mirage serve` are compared."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from supervised import assert_gone
 from warm import of_this_session
 
 from mirage.processes.reaper import kill_members, remove_semaphores
-from mirage.serve.launcher import flags
+from mirage.serve.launch.launcher import flags
 
 HERE = Path(__file__).parent
 START_S = 600
@@ -43,7 +43,9 @@ ARGUMENTS = {
 
 
 class Plain:
-    """One server on a Unix socket, a fork of the session's process; nobody here is its parent."""
+    """One plain vLLM server on a Unix socket. It is a fork of the test session's warm process, so
+    not a child of this one.
+    """
 
     def __init__(self, model: Path, name: str, folder: Path, **arguments: Any) -> None:
         self._socket, self._log = folder / "s", folder / "log"
@@ -82,7 +84,7 @@ class Plain:
             return answer.status, json.loads(text) if kind == "application/json" else text
 
     def stop(self) -> None:
-        """Nothing of it is left then, in /dev/shm neither."""
+        """End the server. No process or file in /dev/shm of it may be left."""
         family = {self.process}
         with contextlib.suppress(psutil.NoSuchProcess):
             family |= set(self.process.children(recursive=True))
@@ -99,7 +101,9 @@ class Plain:
 
 @contextlib.contextmanager
 def plain(models: Mapping[str, Path], **arguments: Mapping[str, Any]) -> Iterator[dict[str, Plain]]:
-    """A server for each of `models`, started at once; `arguments` of vLLM by the model's name."""
+    """Run a plain vLLM server for each of `models` while the block runs; `arguments` are vLLM's, by
+    model.
+    """
     with tempfile.TemporaryDirectory(prefix="p", dir="/tmp") as folder, contextlib.ExitStack() as s:
         servers = {}
         for name, path in models.items():

@@ -1,10 +1,16 @@
-"""vLLM's own worker for CPUs, told only to keep linear weights plain: its kernels are ours."""
+"""vLLM's own worker for CPUs, whose linear layers use the same kernels as our engines."""
 
-from vllm.model_executor.layers.linear import LinearBase
+from typing import Any
+
 from vllm.v1.worker.cpu_worker import CPUWorker
 
-LinearBase._cpu_skip_gemm_dispatch = True
+from tests.plain_kernels import layers_like_ours
 
 
 class PlainWorker(CPUWorker):
-    """In a process of its own, where the line above was run."""
+    """Worker of plain vLLM that builds its model with the kernels of our engines."""
+
+    def load_model(self, **how: Any) -> None:
+        """Load the model."""
+        with layers_like_ours():
+            super().load_model(**how)

@@ -1,4 +1,4 @@
-"""Requests that use what OpenAI's API offers, and whose answers are the same every time."""
+"""Requests for the features of OpenAI's API, whose answers are the same every time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOOLS = [
     for name in ("weather", "time")
 ]
 NO_SPACE = {str(ord(character)): -100 for character in " \t\r\n"}
-"""A grammar allows spaces without end, and these models may like them."""
+"""Bias against blanks: a grammar allows blanks without end, and these models may choose them."""
 TOOL = {"tools": TOOLS, "parallel_tool_calls": False, "logit_bias": NO_SPACE}
 PROMPT = "The quick brown fox jumps over the lazy dog, " * 4
 MESSAGES = [{"role": "user", "content": "What is the weather?"}]

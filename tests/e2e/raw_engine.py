@@ -1,4 +1,4 @@
-"""An engine that reads requests by itself, strictly, and keeps what it has read."""
+"""A fake engine that reads HTTP itself, strictly, and keeps the requests."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\t\x20-\x7e\x80-\xff]*")
 
 @dataclass
 class RawEngine:
-    """Requests in the order in which they came: `prompts`, and what was wrong with them."""
+    """Fake engine that records the `prompts` of requests in order of arrival, and their
+    `violations` of HTTP.
+    """
 
     prompts: list[str] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One request after the other: a router keeps its connections."""
+        """Answer requests on a connection one after the other, because a router keeps its
+        connections.
+        """
         try:
             while await self._one(reader, writer):
                 pass
@@ -34,7 +38,7 @@ class RawEngine:
         writer.close()
 
     async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """False if nobody can know where the next one begins."""
+        """Read and answer one request. False if it is not known where the next one begins."""
         head = await reader.readuntil(b"\r\n\r\n")
         line, *headers = head[:-4].split(b"\r\n")
         if not re.fullmatch(rb"POST /v1/[!-~]+ HTTP/1\.1", line):
@@ -54,7 +58,7 @@ class RawEngine:
 
 @contextlib.asynccontextmanager
 async def raw_engine(path: Path) -> AsyncIterator[RawEngine]:
-    """One that listens at `path`."""
+    """Run a `RawEngine` that listens at the socket `path` while the block runs."""
     engine = RawEngine()
     server = await asyncio.start_unix_server(engine.serve, path)
     try:

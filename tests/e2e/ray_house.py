@@ -1,4 +1,4 @@
-"""A Ray cluster of several nodes on this machine, each a machine of its own to us."""
+"""A Ray cluster of several nodes on this machine, each of which counts as a machine."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 import psutil
 import pytest
+from loopback import HEAD
 from tethered import environment, order, ready, until
 
 from mirage.machines.ray.node import NodeFolder, NodeRecord, derived
@@ -26,12 +27,10 @@ from mirage.machines.tether_messages import TetherTold
 from mirage.private_file import replace_private
 from mirage.processes.marks import mark_of
 
-HOST = "127.0.0.2"
-"""A loopback address: Ray takes 127.0.0.1 for whichever address the machine has outside."""
 MIB = 2**20
 STORE_BYTES = 80 * MIB
 SECRET = os.urandom(32).hex()
-"""The cluster's. Ray reads the token that is made of it once in each process."""
+"""Secret of the cluster. Ray reads the token that is derived from it only once in each process."""
 SYSTEM = {
     "health_check_initial_delay_ms": 1000,
     "health_check_period_ms": 500,
@@ -41,7 +40,9 @@ SYSTEM = {
 
 
 class RayHouse:
-    """Nodes m1, m2 ... beside a head without devices. The caller's process is a driver."""
+    """Nodes m1, m2 and so on beside a head node without devices. The test's process is a driver of
+    Ray.
+    """
 
     def __init__(self, folder: Path, machines: int) -> None:
         from ray.cluster_utils import Cluster
@@ -49,8 +50,9 @@ class RayHouse:
         from mirage.machines.ray.machines import RayMachines
 
         self.folder = folder
-        self._kept = {"object_store_memory": STORE_BYTES, "node_ip_address": HOST}
-        head = {"num_cpus": 0, "include_dashboard": False, "_system_config": SYSTEM}
+        self._kept = {"object_store_memory": STORE_BYTES, "node_ip_address": HEAD}
+        head = {"num_cpus": 0, "include_dashboard": False, "no_monitor": True}
+        head |= {"_system_config": SYSTEM}
         self.cluster = Cluster(initialize_head=True, head_node_args={**head, **self._kept})
         self.nodes: dict[str, Any] = {}
         for number in range(1, machines + 1):
@@ -63,7 +65,7 @@ class RayHouse:
 
         ray.init(
             address=self.cluster.address,
-            _node_ip_address=HOST,
+            _node_ip_address=HEAD,
             log_to_driver=False,
             namespace="mirage",
             logging_level=logging.ERROR,
@@ -71,18 +73,18 @@ class RayHouse:
         self.cluster.wait_for_nodes()
 
     def join(self, name: str) -> None:
-        """Add a machine."""
+        """Add a node, which counts as machine `name`."""
         from mirage.machines.ray.actor import MACHINE
 
         self.nodes[name] = self.cluster.add_node(num_cpus=1, labels={MACHINE: name}, **self._kept)
 
     def is_node(self) -> NodeFolder:
-        """The nodes' folder, so that commands of ours believe to run on one of them."""
+        """Write a node's folder, so that our commands take this process's machine for a node."""
         folder, mark = NodeFolder(self.folder / "n"), mark_of(os.getpid())
         assert mark is not None
         folder.path.mkdir(exist_ok=True)
         replace_private(folder.secret_file, SECRET.encode())
-        record = NodeRecord("m0", mark, self.cluster.address, HOST)
+        record = NodeRecord("m0", mark, self.cluster.address, HEAD)
         replace_private(folder.path / "node.json", msgspec.json.encode(record))
         return folder
 
@@ -90,7 +92,7 @@ class RayHouse:
         return psutil.Process(self.nodes[name].all_processes["raylet"][0].process.pid)
 
     def lose(self, name: str) -> None:
-        """Kill a raylet."""
+        """Kill the raylet, Ray's process of a node."""
         process = self.nodes[name].all_processes["raylet"][0].process
         process.kill()
         process.wait()
@@ -111,7 +113,7 @@ class RayHouse:
                 process.kill()
 
     def of_ray(self) -> list[psutil.Process]:
-        """Processes of this cluster."""
+        """Processes of this Ray cluster."""
         found = []
         for process in psutil.process_iter(["cmdline", "environ"]):
             with suppress(psutil.Error):
@@ -126,7 +128,7 @@ class RayHouse:
         return asyncio.run(work)
 
     def start(self, device: str, machine: str, *tenants: str, lease_s: float = 60.0) -> TetherTold:
-        """Have a server of a device, and wait until it is ready."""
+        """Start the server of a device, and wait until it is ready."""
         given = order(self.folder / "models", device, *tenants, lease_s=lease_s)
         self.do(self.machines.start(device, machine, msgspec.json.encode(given)))
         return self.ready(device)
@@ -142,7 +144,7 @@ class RayHouse:
         return told
 
     def agent(self, device: str) -> int:
-        """Process of a device's agent. Raises if it does not answer."""
+        """Process id of a device's agent. Raises if the agent does not answer."""
         import ray
 
         actor = ray.get_actor(f"device:{device}", namespace="mirage")
@@ -150,7 +152,7 @@ class RayHouse:
         return int(told["agent"])
 
     def new_agent(self, device: str, before: int, timeout_s: float = 60.0) -> float:
-        """Seconds until the device has another agent that hears its server."""
+        """Wait until a device has a new agent instead of `before`; return the seconds."""
 
         def there() -> bool:
             with suppress(Exception):
@@ -164,7 +166,9 @@ class RayHouse:
 
 @contextmanager
 def ray_house(short: Path, machines: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[RayHouse]:
-    """A cluster with its embedded store and its token; device servers lie in `short`."""
+    """Run a Ray cluster with an embedded store and a token while the block runs; folders of device
+    servers are in `short`.
+    """
     if find_spec("ray") is None:
         pytest.skip("the extra cluster is not installed")
     folder = Path(tempfile.mkdtemp(prefix="c", dir="/tmp"))

@@ -15,7 +15,9 @@ from tests.real.models import GEMMA, SMOLLM
 CAPITAL = "What is the capital of France?"
 TRIP = "Plan a trip of three days to Rome."
 CLOSE = 1e-3
-"""Natural logarithms: an idle server's log-probabilities differ by less."""
+"""Difference of two log-probabilities (natural logarithms) below which they count as equal; those
+of an idle server differ by less.
+"""
 
 Question = Callable[[Server, str], Any]
 
@@ -106,7 +108,9 @@ def _called(server: Server, model: str, choice: Any, names: set[str]) -> Any:
 
 
 def no_template(server: Server, model: str) -> Any:
-    """A chat with a model that has no template is refused, in vLLM's own words."""
+    """Status and message for a chat with a model without a template, which must be refused in
+    vLLM's own words.
+    """
     chat = {"model": model, "messages": [{"role": "user", "content": CAPITAL}]}
     status, answer = server.request("POST", "/v1/chat/completions", chat)
     assert 400 <= status < 500, answer
@@ -122,7 +126,7 @@ KINDS = [(model, kind) for model, kinds in QUESTIONS.items() for kind in kinds]
 
 
 def alike(one: Any, other: Any) -> bool:
-    """True if two answers are equal, their log-probabilities nearly."""
+    """True if two answers are equal, and their log-probabilities nearly."""
     if not isinstance(one, Said):
         return bool(one == other)
     return fork(one, other) is None and all(

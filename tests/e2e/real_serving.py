@@ -1,4 +1,4 @@
-"""Both pretrained models behind `mirage serve`, on a device that is nearly full, and plain vLLM."""
+"""Two pretrained models behind `mirage serve` on a nearly full device, and plain vLLM."""
 
 from __future__ import annotations
 
@@ -43,14 +43,18 @@ def limits(context: int) -> dict[str, int]:
 
 
 def needed(model: str, dtype: str, context: int) -> int:
-    """Bytes of the parameters, whose file has two for each, and of one request and a quarter."""
+    """Bytes that a tenant needs in `dtype`: its parameters, and KV cache for 1.25 requests of
+    `context` tokens. Parameters take two bytes each in the file.
+    """
     weights = (folders()[model] / "model.safetensors").stat().st_size // 2
     items = weights + ROTARY_ITEMS[model] + KV_ITEMS[model] * context * 5 // 4
     return ITEM_BYTES[dtype] * items + PAGES_BYTES
 
 
 def write_config(folder: Path, dtype: str, context: int) -> Path:
-    """Tenants of `context` tokens at most on a device that holds them and hardly more."""
+    """Write a configuration of both models with requests of at most `context` tokens, on a device
+    that holds little more than these need.
+    """
     needs = {name: needed(name, dtype, context) for name in NAMES}
     memory = sum(needs.values())
     # A little less than all, or rounding makes it more.
@@ -92,7 +96,7 @@ def plain_both(dtype: str, context: int) -> Iterator[dict[str, Plain]]:
 def ask(
     server: Server, model: str, topics: Sequence[str], before: Sequence[Sequence[str]], tokens: int
 ) -> list[Said]:
-    """Answers to one turn of all chats at once; `before` has each chat's answers so far."""
+    """Send one turn of all chats of a model at once; `before` has each chat's earlier answers."""
     turns = [body(model, topic, old, tokens) for topic, old in zip(topics, before, strict=True)]
 
     def one(turn: tuple[str, Any]) -> Said:
@@ -110,7 +114,7 @@ def ask_both(
     before: Mapping[str, Sequence[Sequence[str]]],
     tokens: int,
 ) -> dict[str, list[Said]]:
-    """`ask` of both models at once."""
+    """Call `ask` for both models at once."""
     with ThreadPoolExecutor(len(NAMES)) as pool:
         asked = {
             name: pool.submit(ask, servers[name], name, topics, before[name], tokens)
@@ -120,14 +124,14 @@ def ask_both(
 
 
 def histories(turns: Sequence[Mapping[str, Sequence[Said]]], chats: int) -> dict[str, Any]:
-    """Texts that each chat of each model has answered in `turns`: by model, a list per chat."""
+    """Answers of each chat so far: by model, a list for each chat."""
     return {
         name: [[turn[name][chat].text for turn in turns] for chat in range(chats)] for name in NAMES
     }
 
 
 def most(served: Served, key: str) -> dict[str, int]:
-    """The largest value of a field of the timeline's samples, by tenant."""
+    """Largest value of a field in the timeline's samples, by tenant."""
     samples = served.timeline()["samples"]
     return {
         name: max(s["tenants"][name][key] for s in samples if name in s["tenants"])

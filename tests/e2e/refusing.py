@@ -1,10 +1,10 @@
-"""What every command does with what it cannot run."""
+"""Refusal by a command: one line on stderr, exit code 2, and nothing on stdout."""
 
 import subprocess
 
 
 def refused(done: subprocess.CompletedProcess[str]) -> str:
-    """The one line that a command ends with."""
+    """The single line with which a command ends, without its beginning "mirage: error: "."""
     assert done.returncode == 2
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()

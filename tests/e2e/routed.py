@@ -1,4 +1,4 @@
-"""A router in this process at the supervisor's end of its line, before tenants of a registry."""
+"""A router in the test's process with the supervisor's desk, for the tenants of a registry."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from attending import nobody
 
 from mirage.config import HANG_S, HttpSection
 from mirage.serve.access.forms import NO_KEYS, AccessTable
-from mirage.serve.registry import Registry
-from mirage.serve.resizing import Resize
+from mirage.serve.registry.registry import Registry
 from mirage.serve.roster.attendance import Attendance
 from mirage.serve.routed.messages import RouterWelcome
+from mirage.serve.routed.resizing import Resize
 from mirage.serve.router.app import Router
 from mirage.serve.router.link import SupervisorLink
 from mirage.serve.routing.desk import RouterDesk
@@ -24,14 +24,16 @@ from mirage.serve.routing.inner import InnerServer, Overview
 
 
 class Routed(NamedTuple):
-    """A router that listens at `url`, and the desk that tells it what holds."""
+    """A router that listens at `url`, and the supervisor's desk, which sends it the table of
+    tenants.
+    """
 
     url: str
     router: Router
     desk: RouterDesk
 
     async def holds(self, keys: AccessTable) -> None:
-        """Have it know other keys."""
+        """Replace the keys that the router knows, and wait until it has them."""
         self.desk.holds(keys)
         await self.desk.seen()
 
@@ -55,7 +57,7 @@ async def routed(
     http: HttpSection | None = None,
     overview: Overview = no_overview,
 ) -> AsyncIterator[Routed]:
-    """Sockets are made in `folder`."""
+    """Run a router and its desk while the block runs; their sockets are in `folder`."""
     line, inner = folder / "router.sock", folder / "inner.sock"
     desk = RouterDesk(registry, attendance or nobody(), HANG_S)
     told = (http or HttpSection()).model_dump()

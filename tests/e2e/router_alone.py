@@ -1,4 +1,4 @@
-"""A router in a process of its own before one engine, until stdin ends: SOCKET BODY_BYTES."""
+"""A router in its own process, for one engine, until stdin ends: SOCKET BODY_BYTES."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from routed import routed
 
 from mirage.config import Policy
 from mirage.control.roster.states import LifeState
-from mirage.serve.registry import Registry, TenantServer
+from mirage.serve.registry.registry import Registry, TenantServer
 
 
 async def main(socket: Path, body_bytes: int) -> None:

@@ -1,4 +1,4 @@
-"""Folders for the temporary files of commands, with names that leave room for sockets' names."""
+"""Temporary folders with short names, because a Unix socket's path may have 108 bytes only."""
 
 import tempfile
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Clients that go away at a random moment, streaming and not."""
+"""Clients that leave at a random moment, with streamed answers and with whole ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from supervised import Served
 
 
 class Storm:
-    """`clients` threads that send and leave, one request after the other, until stopped."""
+    """`clients` threads, each of which sends requests one after the other and may leave before the
+    answer, until stopped.
+    """
 
     def __init__(self, served: Served, models: Sequence[str], clients: int, seed: int = 0) -> None:
         self._served, self._models = served, models

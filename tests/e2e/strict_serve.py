@@ -1,4 +1,4 @@
-"""A server of OpenAI's completions that takes its own fields alone, as some do."""
+"""A server of OpenAI's completions that refuses other fields, as some real servers do."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from aiohttp import web
 
 OWN = {"model", "prompt", "max_tokens", "temperature", "stream"}
 LENGTH = 3
-"""Words of every answer: it ends when it wants to."""
+"""Most words of an answer: it ends there, even if more tokens are asked for."""
 
 
 class Strict:
-    """`refused` has the fields it minds; `names` says whether its refusal tells which."""
+    """Server that refuses the request fields in `refused`. With `names` the refusal names the
+    field.
+    """
 
     def __init__(self, refused: set[str], status: int = 400, names: bool = True) -> None:
         self.refused, self.status, self.names = refused, status, names

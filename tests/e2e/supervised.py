@@ -1,4 +1,4 @@
-"""`mirage serve` as a child process, with fake engines or with vLLM's, and what it left."""
+"""`mirage serve` as a child process, with fake or real engines, and what must be gone after it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import forked
 import psutil
+import warm
 import yaml
 from collected_lines import CollectedLines
 from model_folder import make_folder
-from warm import Begun
 
 from mirage.tools.demo.models import make_models
 
@@ -27,14 +28,18 @@ HERE = Path(__file__).parent
 DEADLINE_S = 180
 
 WITH_FAKES = str(HERE / "with_fakes.py")
-"""The `mirage` command with fake engines: a script, and as a program."""
+"""Script of the `mirage` command with fake engines; `AS_PROGRAM` is code that runs it."""
 WARM = str(HERE / "warm.py")
-"""The one with vLLM's engines, which are forks of a process that has imported it."""
+"""Script of the `mirage` command with vLLM's engines, which are forks of a process that has
+imported vLLM.
+"""
 AS_PROGRAM = f"import runpy; runpy.run_path({WITH_FAKES!r}, run_name='__main__')"
 
 
 def write_config(folder: Path, *names: str, **changes: Any) -> Path:
-    """Tenants `names` with equal shares of 64 MiB, served from one very small model folder."""
+    """Write a configuration of tenants `names` with equal shares of 64 MiB, all with one very small
+    model folder. `changes` replace its keys; its path is returned.
+    """
     make_folder(folder / "model")
     tenants = [
         {"name": name, "model": "model", "share": 100 // len(names), "max_model_len": 128}
@@ -49,7 +54,9 @@ def write_config(folder: Path, *names: str, **changes: Any) -> Path:
 def write_demo(
     folder: Path, which: Sequence[str], memory: str, tokens: int = 320, **changes: Any
 ) -> Path:
-    """Demonstration models `which` with equal shares of `memory`, in float32, for `tokens` each."""
+    """Write a configuration of the demo models `which` with equal shares of `memory`, in float32,
+    with requests of at most `tokens` tokens.
+    """
     paths = make_models(folder, which=list(which), layers=4)
     tenants = [
         {"name": name, "model": str(path), "share": 100 // len(paths), "max_model_len": tokens}
@@ -62,7 +69,7 @@ def write_demo(
 
 
 class Served:
-    """A running `mirage serve`. Its stderr is read when it has ended, or since `drain`."""
+    """A running `mirage serve`. Its stderr is read after its end, or from a call of `drain` on."""
 
     def __init__(self, process: subprocess.Popen[str], config: Path, ready_file: Path) -> None:
         self.process = process
@@ -75,7 +82,7 @@ class Served:
 
     @property
     def log(self) -> list[str]:
-        """The lines of its stderr until now, if it is drained."""
+        """Lines of the server's stderr until now; `drain` has to be called before."""
         return [] if self._collected is None else self._collected.now()
 
     def wait_ready(self, timeout_s: float) -> None:
@@ -97,7 +104,7 @@ class Served:
             return answer.status, json.loads(text) if kind == "application/json" else text
 
     def open(self, method: str, path: str, body: Any = None) -> http.client.HTTPConnection:
-        """A connection with the request sent and the answer not read."""
+        """A connection over which the request was sent; its answer has not been read."""
         parts = urlsplit(self.url)
         assert parts.hostname is not None
         connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=self.patience_s)
@@ -106,7 +113,9 @@ class Served:
         return connection
 
     def until(self, what: str, holds: Any, timeout_s: float = DEADLINE_S) -> Any:
-        """Ask again until `holds()` is true; the event is in another process."""
+        """Call `holds` again and again until its result is true, and return that. Fails if the
+        server ends before.
+        """
         deadline = time.monotonic() + timeout_s
         while not (result := holds()):
             assert self.process.poll() is None, f"the server ended before {what}"
@@ -115,7 +124,7 @@ class Served:
         return result
 
     def timeline(self) -> dict[str, Any]:
-        """The newest page, with the samples of all pages."""
+        """The newest page of `/mirage/timeline`, with the samples of all pages."""
         samples: list[Any] = []
         query = ""
         while True:
@@ -130,12 +139,14 @@ class Served:
         return str(self.request("GET", "/mirage/state")[1]["engines"][name]["state"])
 
     def drain(self) -> None:
-        """From now on collect the lines of its stderr; the pipe is kept from filling up."""
+        """Collect the lines of the server's stderr from now on, so that its pipe does not fill
+        up.
+        """
         assert self.process.stderr is not None
         self._collected = CollectedLines(self.process.stderr.fileno())
 
     def engine_core(self, model: str) -> psutil.Process:
-        """The process of `model` that holds the memory: the largest that its server started."""
+        """Process of `model`'s EngineCore: the child of its API server with most memory."""
         for server in psutil.Process(self.process.pid).children():
             with contextlib.suppress(psutil.ZombieProcess):  # it has ended
                 if model in server.cmdline():
@@ -143,7 +154,7 @@ class Served:
         raise AssertionError(f"no server of {model} is running")
 
     def run_folder(self) -> Path | None:
-        """The one that its engines' sockets lie in; None before the first engine starts."""
+        """Folder of the engines' sockets; None before the first engine starts."""
         for child in psutil.Process(self.process.pid).children(recursive=True):
             with contextlib.suppress(psutil.Error):
                 words = child.cmdline()
@@ -152,12 +163,20 @@ class Served:
         return None
 
     def family(self) -> set[psutil.Process]:
-        """The server and all that it started."""
+        """The server's process and all processes below it."""
         me = psutil.Process(self.process.pid)
         return {me, *me.children(recursive=True)}
 
+    def runs(self, program: str) -> bool:
+        """True if a process below the server's runs the Python file `program`."""
+        words = []
+        for child in psutil.Process(self.process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                words += child.cmdline()
+        return any(Path(word).name == program for word in words)
+
     def end(self, number: int) -> tuple[int, str]:
-        """Send a signal and wait; exit code and stderr."""
+        """Send the signal `number`, wait for the server's end, and return exit code and stderr."""
         self.process.send_signal(number)
         if self._collected is None:
             _, stderr = self.process.communicate(timeout=DEADLINE_S)
@@ -166,7 +185,7 @@ class Served:
 
 
 def read_all(answer: Any) -> bytes:
-    """All that comes of an answer that breaks off."""
+    """All bytes of an answer until it ends or breaks off."""
     read = b""
     try:
         while chunk := answer.read1():
@@ -179,7 +198,7 @@ def read_all(answer: Any) -> bytes:
 
 
 def assert_gone(family: set[psutil.Process], timeout_s: float = 60) -> None:
-    """No process of `family` is left, not even as a zombie."""
+    """Check that within `timeout_s` no process of `family` is left, not even as a zombie."""
     _, alive = psutil.wait_procs(family, timeout=timeout_s)
     assert not alive, f"left behind: {alive}"
 
@@ -198,14 +217,18 @@ def serving(
     named: Sequence[str] = (),
     passed: Sequence[int] = (),
 ) -> Iterator[Served]:
-    """A server that is ready (not waited for if `ready_timeout_s` is None), ended at the latest
-    when the block ends. `program` runs the command in its own way. Its engines outlive it for
-    `lease_s` if it is killed. It serves `named` models instead of `config`, if there are some.
-    Descriptors that are `passed` are its own as well."""
+    """Run `mirage serve` while the block runs; before the block it has become ready, unless
+    `ready_timeout_s` is None, and at the end it is killed if it still runs.
+
+    The server is a fork of a process that has imported it, unless `program` runs the command, as
+    Python code in a process of its own. If the server is killed, its engines outlive it for
+    `lease_s`. `named` models are served instead of `config`. The descriptors `passed` are
+    inherited.
+    """
     ready_file = config.parent / "ready.json"
     ready_file.unlink(missing_ok=True)  # of a server that was killed: its reaper does so later
     how = ["-c", program] if program else [WITH_FAKES if fake else WARM]
-    begin = subprocess.Popen if fake else Begun
+    begin = warm.Begun if not fake else subprocess.Popen if program else forked.Begun
     usual = ["--port", "0", "--ready-file", str(ready_file), "--lease", str(lease_s)]
     words = [command, *(named or [str(config)]), *(usual if command == "serve" else []), *options]
     process = begin(

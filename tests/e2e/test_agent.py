@@ -1,6 +1,6 @@
-"""An engine's agent and the real control server in a process of its own: does it live?
+"""An engine's agent finds out if its control server, a real one in another process, lives.
 
-The server's decisions can be made slow, and the server stopped, continued and killed.
+The server's decisions can be slow, and the server is stopped, continued and killed.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ import asyncio, sys, time
 from pathlib import Path
 from mirage.config import Policy
 from mirage.protocol import Refusal
-from mirage.serve.control import ControlServer, Unkept
-from mirage.serve.registry import TenantServer, Registry
+from mirage.serve.device.control_server import ControlServer, Unkept
+from mirage.serve.registry.registry import TenantServer, Registry
 
 class Slow:
     asked = False
@@ -93,7 +93,9 @@ def server(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 @contextlib.contextmanager
 def connected(folder: Path) -> Iterator[tuple[Agent, list[Refusal], GrowthHold]]:
-    """An engine's agent, what it was told, and the hold that listens to it."""
+    """An engine's agent at a control server, the refusals that it has heard, and the `GrowthHold`
+    that asks whether the server is alive.
+    """
     told: list[Refusal] = []
     mailbox = Mailbox()
     mailbox.read_by(lambda message: None if message == Alive() else told.append(message))  # type: ignore[arg-type]
@@ -113,7 +115,7 @@ def lacks(hold: GrowthHold) -> None:
 
 
 def until(holds: Callable[[], object], timeout_s: float = 60) -> float:
-    """Seconds that it took."""
+    """Wait until a condition holds; return the seconds that this took."""
     since = time.monotonic()
     while not holds():
         assert time.monotonic() - since < timeout_s
@@ -189,7 +191,7 @@ def test_an_unfinished_engine_goes_on_and_hears_first_what_has_come(
 
 
 class Door:
-    """A server's end of the control socket, that comes and goes."""
+    """The server's end of the control socket, which the test opens and closes."""
 
     def __init__(self, folder: Path) -> None:
         path = folder / "socket"
@@ -201,7 +203,7 @@ class Door:
         self.channel: Channel[FromEngine]
 
     def admit(self) -> FromEngine:
-        """The first message of who comes."""
+        """Accept a connection, and return its first message."""
         self.channel = Channel(self._listening.accept()[0], FromEngine)
         return self.channel.wait()[0]
 
@@ -215,7 +217,9 @@ class Door:
 
 @pytest.fixture
 def ended(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Events of an engine that this process stands for, its end too."""
+    """List of events of the engine for which this process stands. The signal that would end the
+    engine is noted as an event and not sent.
+    """
     happened: list[str] = []
     monkeypatch.setattr(os, "kill", lambda *what: happened.append("ends"))
     monkeypatch.setattr("mirage.engine.agent.LEASE_MARGIN_S", 0.5)
@@ -224,7 +228,9 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @contextlib.contextmanager
 def leased(folder: Path, ended: list[str], *, served: bool = True) -> Iterator[Agent]:
-    """An engine that has a lease of two seconds, and whose server has gone."""
+    """Agent of an engine with a lease of two seconds, just after its server has died. `served` says
+    if the engine wants another server.
+    """
     mailbox = Mailbox()
     mailbox.read_by(lambda message: None)
     door = Door(folder)
@@ -310,7 +316,9 @@ def test_an_engine_that_has_not_served_ends_when_there_is_another_server(
 def test_a_message_that_meets_a_fault_of_the_gpu_ends_the_engine_by_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, fault: str | None
 ) -> None:
-    """The thread that reads moves the memory of an idle engine; a bug of ours blames nobody."""
+    """The thread that reads messages also moves memory of an idle engine. An error there ends the
+    engine; it is reported to the server as a fault of the GPU only if it is one.
+    """
     ended: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "kill", lambda *what: ended.append(what))
     mailbox = Mailbox()

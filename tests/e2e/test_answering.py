@@ -1,8 +1,9 @@
-"""Questions to a process that answers itself, or in forks of its own; and the probe's answers."""
+"""Questions to a process that answers itself or in forks, and the answers of the probe."""
 
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -16,7 +17,8 @@ from supervised import assert_gone, write_config
 
 from mirage.config import ConfigError, load
 from mirage.processes import asking
-from mirage.serve import ask
+from mirage.processes.interrupt import terminate_like_interrupt
+from mirage.serve.launch import vllm_facts
 from mirage.wire import Broken
 
 pytestmark = pytest.mark.e2e
@@ -24,12 +26,12 @@ pytestmark = pytest.mark.e2e
 HERE = Path(__file__).parent
 FORKS = str(HERE / "forks.py")
 MANY = 200_000
-"""Numbers of an answer that is larger than most messages may be."""
+"""Count of numbers in an answer that is longer than other messages may be."""
 
 
 @pytest.fixture
 def address(tmp_path: Path) -> Iterator[Path]:
-    """Of a process of `forks.py`, which ends with the test."""
+    """Address of a process that runs `forks.py`, until the test ends."""
     found = tmp_path / "s"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(found))
@@ -144,16 +146,35 @@ def test_whatever_is_raised_ends_it(log: Path) -> None:
     assert child.process.returncode == -9
 
 
+def test_a_signal_while_it_starts_ends_it(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    class Interrupted(subprocess.Popen[bytes]):
+        def __init__(self, *words: Any, **options: Any) -> None:
+            super().__init__(*words, **options)
+            started.append(self)
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    with (
+        terminate_like_interrupt(),
+        pytest.raises(KeyboardInterrupt),
+        asking.asked_child([FORKS, "itself"], log, os.environ),
+    ):
+        raise AssertionError("it was interrupted before")
+    assert [process.returncode for process in started] == [-9]
+
+
 # -- the probe -------------------------------------------------------------------------------
 
 
 def test_a_process_that_is_there_is_asked_about_the_models(address: Path, tmp_path: Path) -> None:
-    facts, refused = ask.ask(load(write_config(tmp_path, "a", "b")), address)
+    facts, refused = vllm_facts.ask(load(write_config(tmp_path, "a", "b")), address)
     assert (facts, refused) == ({}, {"a": "by a fork", "b": "by a fork"})
 
 
 def without_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str) -> Any:
-    """A configuration, and a vLLM that cannot be imported."""
+    """A configuration, in an environment in which importing vLLM fails with the message `words`."""
     (tmp_path / "vllm.py").write_text(f"raise ImportError({words!r})")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(HERE.parents[1])]))
     return load(write_config(tmp_path, "a"))
@@ -164,14 +185,14 @@ def test_the_probe_itself_is_started_where_nobody_answers(
 ) -> None:
     config = without_vllm(tmp_path, monkeypatch, "the probe was started")
     with pytest.raises(ConfigError, match=r"cannot be asked.*the probe was started"):
-        ask.ask(config, tmp_path / "nowhere")
+        vllm_facts.ask(config, tmp_path / "nowhere")
 
 
 def test_one_that_answers_too_late_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ask, "TIMEOUT_S", 0.1)
-    monkeypatch.setattr(ask, "MORE_S", 0.1)
+    monkeypatch.setattr(vllm_facts, "TIMEOUT_S", 0.1)
+    monkeypatch.setattr(vllm_facts, "MORE_S", 0.1)
     monkeypatch.setenv("FAKE_PROBE_S", "600")
     with pytest.raises(ConfigError, match=r"did not answer about the models in 0\.2 s"):
-        ask.ask(load(write_config(tmp_path, "a")), (str(HERE / "fake_probe.py"),))
+        vllm_facts.ask(load(write_config(tmp_path, "a")), (str(HERE / "fake_probe.py"),))

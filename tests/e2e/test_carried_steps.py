@@ -1,4 +1,6 @@
-"""Steps of a move at the sockets of devices: their order, what fails, and the way back."""
+"""Steps of a placement move at the devices' sockets: their order, their failures,
+and the undoing.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +24,18 @@ from mirage.processes.reaper_client import ReaperClient
 from mirage.serve.admin.bringing import Bringing
 from mirage.serve.admin.forms import TenantStatus
 from mirage.serve.admin.status import declared
-from mirage.serve.ahead import WeightsAhead
+from mirage.serve.api.openai import ApiError, errors_as_json
 from mirage.serve.apply.revision import Revision
 from mirage.serve.apply.source import ConfigSource
-from mirage.serve.coming import AheadState
+from mirage.serve.http.private_site import PrivateSite
 from mirage.serve.machine.calls import DeviceCalls, DeviceRefused
 from mirage.serve.machine.carrying import StepCarrier, StepFailed
 from mirage.serve.machine.declared import DeclaredMachine, declared_machine
 from mirage.serve.machine.order import DeviceOrder
 from mirage.serve.machine.ordering import device_order
 from mirage.serve.machine.served_device import ServedDevice
-from mirage.serve.openai import ApiError, errors_as_json
-from mirage.serve.private_site import PrivateSite
+from mirage.serve.models.weights_ahead import WeightsAhead
+from mirage.serve.models.weights_progress import AheadState
 from mirage.serve.supervisor import ServeOptions
 from mirage.weights.store import WeightStore
 
@@ -44,7 +46,7 @@ THERE = DevicePlacement.of_names({"a": ["y"]})
 
 
 class SmallDevice:
-    """A device's server as a move sees it: tenants that come are at once as `comes` says."""
+    """Fake of a device's server for moves: a tenant that comes is in the state `comes` at once."""
 
     def __init__(self, machine: DeclaredMachine, folder: Path, name: str, *tenants: str) -> None:
         self._machine, self._socket = machine, folder / name
@@ -72,7 +74,7 @@ class SmallDevice:
 
     @property
     def ordered(self) -> list[str]:
-        """Tenants with which its next server would begin."""
+        """Names of the tenants with which the device's next server would begin."""
         order = msgspec.json.decode(self.keeper.order, type=DeviceOrder)
         return [one["name"] for one in order.config.raw["tenants"]]
 
@@ -98,7 +100,7 @@ class SmallDevice:
         spec = declared(self._machine.file.common.tenant(name))
         row = TenantStatus(
             **dict.fromkeys(TenantStatus.__struct_fields__, 0)
-            | {"name": name, "spec": spec, "state": state, "adapters": []}
+            | {"name": name, "spec": spec, "state": state, "adapters": [], "removed": False}
             | dict.fromkeys(("reason", "weights", "device", "log"), "")
         )
         return cast(dict[str, Any], msgspec.to_builtins(row))
@@ -124,10 +126,12 @@ class SmallDevice:
 
 
 class World:
-    """`a` is on x alone; both devices are there."""
+    """Two devices: `a` is on x alone, `b` on y."""
 
     def __init__(self, folder: Path, *sources: str) -> None:
-        """With `sources` both models are `toy` of their stores."""
+        """With `sources` (addresses of weights), the model of both tenants is `toy`
+        of the stores.
+        """
         config = folder / "many.yaml"
         model = "weights:toy" if sources else "/m"
         tenants = [{"name": n, "model": model, "share": 40} for n in ("a", "b")]
@@ -144,7 +148,9 @@ class World:
         self.told: list[str] = []
 
     async def carry(self, steps: list[MoveStep], placement: DevicePlacement) -> str:
-        """Carry all out; the reason and the way back of the step that failed, if one did."""
+        """Carry all steps out. If one fails, return its number, its reason, and the result of
+        undoing the steps before.
+        """
         for number in range(len(steps)):
             try:
                 await self.carrier.carry(steps, number, placement, self.told.append)
@@ -267,7 +273,7 @@ def test_sleeps_and_wakes_are_acts(short: Path) -> None:
 
 
 def origin(folder: Path) -> Machine:
-    """A machine that has `toy`, which knows the secret of the world."""
+    """Machine whose store of weights has `toy`, with the secret that the world's devices know."""
     secret = folder / "secret"
     secret.write_text("a secret of this cluster")
     secret.chmod(0o600)

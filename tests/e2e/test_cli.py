@@ -1,4 +1,4 @@
-"""The command line: what it refuses, in one line, with exit code 2 and nothing started."""
+"""Commands that must be refused: one line, exit code 2, and nothing started."""
 
 import os
 import subprocess
@@ -8,6 +8,7 @@ from pathlib import Path
 from resource import RLIMIT_NOFILE, setrlimit
 from typing import IO, Any
 
+import forked
 import pytest
 import yaml
 from model_folder import make_folder
@@ -30,13 +31,15 @@ def mirage(
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "COLUMNS": "100"}
     if temporary is not None:
         environment["TMPDIR"] = str(temporary)
+    if files is None:
+        return forked.run([*program, *words], env=environment, timeout=120)
     return subprocess.run(
         [sys.executable, *program, *words],
         capture_output=True,
         text=True,
         env=environment,
         timeout=120,
-        preexec_fn=None if files is None else partial(setrlimit, RLIMIT_NOFILE, files),
+        preexec_fn=partial(setrlimit, RLIMIT_NOFILE, files),
     )
 
 
@@ -46,7 +49,7 @@ def content(**changes: Any) -> dict[str, Any]:
 
 
 def tenants(**changes: Any) -> dict[str, Any]:
-    """The configuration with its second tenant changed."""
+    """Content of a valid configuration, with `changes` in its second tenant."""
     valid = content()["tenants"]
     return content(tenants=[valid[0], valid[1] | changes])
 
@@ -96,7 +99,9 @@ def test_if_no_tenant_can_be_served_nothing_starts(tmp_path: Path, short: Path) 
 def refused(
     folder: Path, short: Path, command: list[str], config: dict[str, Any], *, others: bool = False
 ) -> str:
-    """The one line that a command ends with; of `others`, `a` alone, there is a table."""
+    """The single line with which a command refuses `config`. `others` is True if the table of
+    tenant `a` is printed before it.
+    """
     make_folder(folder / "model")
     path = folder / "config.yaml"
     path.write_text(yaml.safe_dump(config))
@@ -119,14 +124,14 @@ def refused(
         (["serve", "a/b", "--max-model-len", "9"], "-len: it is vLLM's, which a configuration has"),
         (["status"], "no command 'status' here: use `mirage ps`"),
         (["tenants", "add", "a"], "no command 'tenants add' here: use `mirage apply -f FILE`"),
-        (["tenants", "look", "a"], "for 'verb': 'look' is not one of 'show', 'sleep', "),
+        (["tenants", "look", "a"], "verb: 'look' is not one of 'show', 'sleep', "),
         (["serve", "none.yaml", "--policy", "magic"], "'magic' is not one of"),
         (["serve", "none.yaml", "--port", "70000"], "--port"),
         (["serve", "none.yaml", "--log-level", "loud"], "'loud' is not one of"),
         (["check"], "Missing argument 'CONFIG|MODEL...'"),
         (["fetch"], "Missing argument 'CONFIG|MODEL...'"),
         (["serve", "none.yaml", "a/b"], "'none.yaml': name one configuration file, or models"),
-        (["serve", "none.yaml", "--write-config", "x"], "--write-config is for models"),
+        (["serve", "none.yaml", "--write-config", "x"], "--write-config works only with models"),
         (["serve", "a/b", "--memory", "many"], "--memory 'many': write a size as 64GiB"),
         (["models"], "Missing argument 'DIR'"),
     ],
@@ -297,8 +302,13 @@ run()
 """
 
 
+DOCTOR = pytest.param(["doctor", "--json"], marks=pytest.mark.slow)
+"""Parameter that is marked slow: this command imports vLLM, which takes ten seconds."""
+
+
+@pytest.mark.drawn("unbuffered")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("words", [["--version"], ["ps", "--help"], ["doctor", "--json"]])
+@pytest.mark.parametrize("words", [["--version"], ["ps", "--help"], DOCTOR])
 def test_output_that_cannot_be_written_is_one_line(words: list[str], unbuffered: str) -> None:
     with Path("/dev/full").open("w") as full:
         done = printing(words, full, unbuffered)
@@ -306,7 +316,7 @@ def test_output_that_cannot_be_written_is_one_line(words: list[str], unbuffered:
     assert (done.returncode, done.stderr) == (1, f"mirage: error: {why}\n")
 
 
-@pytest.mark.parametrize("words", [["ps", "--help"], ["doctor", "--json"]])
+@pytest.mark.parametrize("words", [["ps", "--help"], DOCTOR])
 def test_a_reader_that_has_gone_needs_no_words(words: list[str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)

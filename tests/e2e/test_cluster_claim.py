@@ -1,15 +1,15 @@
-"""Claim on the head of a cluster, with a server of Redis: one machine has it at a time."""
+"""Claim to be the head of a cluster, kept in a Redis server: one machine has it at a time."""
 
 from __future__ import annotations
 
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from redis import Redis
 from tethered import until
 
 from mirage.errors import CommandFailed
@@ -29,7 +29,7 @@ M1, M2 = "10.0.0.1:6390", "10.0.0.2:6390"
 
 
 class RedisServer:
-    """A server of Redis on a loopback address, with a password."""
+    """A Redis server on a loopback address, with a password."""
 
     def __init__(self, folder: Path) -> None:
         with socket.socket() as free:
@@ -42,6 +42,9 @@ class RedisServer:
             [str(program), *words, "--dir", str(folder)], stdout=subprocess.DEVNULL
         )
         until(self._answers, "Redis answers", 30)
+
+    def client(self) -> Redis:
+        return Redis(port=self.port, password="a word", decode_responses=True)
 
     def _answers(self) -> bool:
         with socket.socket() as there:
@@ -58,7 +61,9 @@ def redis_server(tmp_path: Path) -> Iterator[RedisServer]:
 
 @pytest.fixture
 def claims(redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Claims:
-    """Claims of machines, which look whenever they are asked."""
+    """Function that makes a machine's claim to be the head. The claim looks at Redis each time it
+    is asked.
+    """
     monkeypatch.setattr(claim, "LOOK_S", 0.0)
     store = NodeStore.of(f"redis://:a%20word@127.0.0.1:{redis.port}")
     return lambda own: ClaimedHead(store, "these tests", own)
@@ -80,17 +85,30 @@ def test_the_first_has_it_and_the_others_follow(claims: Claims) -> None:
     assert one.begin() == HeadFound(M2, is_here=False), "it comes back, and follows"
 
 
-def test_it_is_over_when_nobody_renews_it(claims: Claims, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claim, "CLAIM_S", 0.3)
+def test_the_head_alone_renews_it(claims: Claims, redis: RedisServer) -> None:
     one, two = claims(M1), claims(M2)
     one.begin()
     two.begin()
-    for _ in range(10):
-        time.sleep(0.1)
-        assert one.stays() and two.stays()
-    until(lambda: not two.stays(), "one renews it no more", 30)
+    with redis.client() as client:
+        (key,) = client.keys("mirage-head:*")
+        begun_ms = client.pttl(key)
+        assert 0 < begun_ms <= claim.CLAIM_S * 1000
+        client.persist(key)
+        assert two.stays()
+        assert client.pttl(key) == -1, "two does not renew it"
+        assert one.stays()
+        assert 0 < client.pttl(key) <= claim.CLAIM_S * 1000
+
+
+def test_it_is_over_when_nobody_renews_it(claims: Claims, redis: RedisServer) -> None:
+    one, two = claims(M1), claims(M2)
+    one.begin()
+    two.begin()
+    with redis.client() as client:
+        (key,) = client.keys("mirage-head:*")
+        client.pexpire(key, 1)
+    until(lambda: not two.stays(), "it is over", 30)
     assert two.begin().is_here
-    monkeypatch.setattr(claim, "CLAIM_S", 30.0)
     assert two.stays() and not one.stays(), "one was frozen meanwhile: it ends its head"
 
 

@@ -1,4 +1,4 @@
-"""Two machines by commands alone: one is lost, its model goes to the other, and comes back."""
+"""Two machines run by commands alone: one is lost, its model moves to the other, and returns."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from typing import Any
 import psutil
 import pytest
 import yaml
+from loopback import HEAD, PORT, SECOND
 from operated import ROSTER
 from supervised import WITH_FAKES, assert_gone, write_config
 from tethered import ask, environment, log_of, until
@@ -34,17 +35,18 @@ pytestmark = [
     pytest.mark.skipif(find_spec("ray") is None, reason="the extra cluster is not installed"),
 ]
 
-HEAD, PORT = "127.0.0.2", 16390
 TIDY = "resource_tracker", "reaper.py"
 
 
 class OneMachine:
-    """A machine: its folder, its address, its commands."""
+    """A machine of the cluster on this host: its folder, its address, and commands
+    run as if on it.
+    """
 
     def __init__(
         self, root: Path, name: str, host: str, program: tuple[str, ...] = (WITH_FAKES,)
     ) -> None:
-        """`program` is the `mirage` command, as arguments of Python."""
+        """`program` has the arguments with which Python runs `mirage`."""
         self._program = sys.executable, *program
         self.name, self.host, self.folder = name, host, root / name
         self.files = root / f"t{name}"
@@ -53,7 +55,7 @@ class OneMachine:
         self.variables = {**os.environ, **variables, "RAY_TMPDIR": str(root)}
 
     def mirage(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """A command to its end."""
+        """Run a command and wait for its end."""
         return subprocess.run(
             [*self._program, *words],
             capture_output=True,
@@ -64,7 +66,7 @@ class OneMachine:
 
     @contextmanager
     def runs(self, *words: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
-        """A command until the block ends, and its lines."""
+        """Run a command until the block ends, and collect its lines."""
         process = subprocess.Popen(
             [*self._program, *words],
             stdin=subprocess.DEVNULL,
@@ -94,13 +96,15 @@ class OneMachine:
             process.wait()
 
     def of_ray(self, process: subprocess.Popen[str]) -> list[psutil.Process]:
-        """Processes of a node."""
+        """All processes below that of a node, which are Ray's."""
         with suppress(psutil.Error):
             return psutil.Process(process.pid).children(recursive=True)
         return []
 
     def lost(self, process: subprocess.Popen[str], server: int) -> None:
-        """All of its processes are killed at once, but those that tidy up /dev/shm."""
+        """Kill all processes of the machine at once, except those that clean up /dev/shm. `process`
+        is its node, `server` its device server.
+        """
         everything = {one for one in psutil.process_iter() if is_of(one, self.files)}
         everything |= {psutil.Process(server), psutil.Process(process.pid), *self.of_ray(process)}
         for one in everything:
@@ -111,14 +115,24 @@ class OneMachine:
 
 
 def is_of(process: psutil.Process, folder: Path) -> bool:
-    """True if its temporary files lie there."""
+    """True if a process has its temporary files in `folder`."""
     with suppress(psutil.Error):
         return (process.environ().get("TMPDIR") or "").startswith(str(folder))
     return False
 
 
+def servers_in(root: Path) -> set[psutil.Process]:
+    """Processes of MIRAGE whose files are in the folder `root`."""
+    found = set()
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):  # it has ended meanwhile
+            if is_of(process, root) and any("mirage" in word for word in process.cmdline()):
+                found.add(process)
+    return found
+
+
 def last_of(lines: list[str], begin: str) -> str:
-    """End of the last line that begins so; empty if there is none."""
+    """Rest of the last line that begins with `begin`; empty if there is none."""
     found = [line.removeprefix(begin).strip() for line in lines if line.startswith(begin)]
     return found[-1] if found else ""
 
@@ -142,7 +156,7 @@ def root_folder() -> Iterator[Path]:
 
 
 def two_machines() -> dict[str, Any]:
-    """A configuration with a device and a model on each of two machines."""
+    """Content of a configuration with one device and one model on each of two machines."""
     tenant = {"model": "model", "max_model_len": 128, "share": 40}
     return {
         "devices": [
@@ -159,11 +173,12 @@ def two_machines() -> dict[str, Any]:
     }
 
 
+@pytest.mark.rare
 def test_a_machine_is_lost_and_comes_back(root: Path, tmp_path: Path) -> None:
     config = write_config(tmp_path, "a")
     told = two_machines()
     config.write_text(yaml.safe_dump(told))
-    first, second = OneMachine(root, "m1", HEAD), OneMachine(root, "m2", "127.0.0.3")
+    first, second = OneMachine(root, "m1", HEAD), OneMachine(root, "m2", SECOND)
     refused = first.mirage("serve", str(config), "--cluster")
     assert refused.returncode == 2 and "no secret of a cluster" in refused.stderr, refused.stderr
     with ExitStack() as over:
@@ -198,7 +213,7 @@ def test_a_machine_is_lost_and_comes_back(root: Path, tmp_path: Path) -> None:
             status = first.mirage("node", "status")
             assert status.returncode == 0, status.stderr
             assert not list(findings(NodeFolder(root / "nobody")))
-            assert "machine m2 at 127.0.0.3" in status.stdout, status.stdout
+            assert f"machine m2 at {SECOND}" in status.stdout, status.stdout
             assert f"device right on m2: {address('right')}" in status.stdout, status.stdout
             pid = int(status.stdout.split("device right")[1].split("process ")[1].split(",")[0])
 
@@ -217,11 +232,7 @@ def test_a_machine_is_lost_and_comes_back(root: Path, tmp_path: Path) -> None:
         except BaseException:
             print("".join(said), log_of(first.folder / "left"), log_of(second.folder / "right"))
             raise
-        of_servers = {
-            one
-            for one in psutil.process_iter()
-            if is_of(one, root) and any("mirage" in word for word in one.cmdline())
-        }
+        of_servers = servers_in(root)
         for machine in (second, first):
             left = machine.mirage("node", "leave")
             assert left.returncode == 0, left
@@ -233,7 +244,9 @@ def test_a_machine_is_lost_and_comes_back(root: Path, tmp_path: Path) -> None:
 def test_keys_and_limits_change_at_all_machines_while_they_serve(
     root: Path, tmp_path: Path
 ) -> None:
-    """Requests with a key that stays go on; a machine that was cut off hears of it afterwards."""
+    """Keys and limits are replaced while both machines serve. Requests with a key that stays go on;
+    a machine that was cut off meanwhile gets the new keys when it is back.
+    """
     config, keys = write_config(tmp_path, "a"), tmp_path / "keys.yaml"
     told = two_machines() | {"placement": {"off": True}}
 
@@ -244,7 +257,7 @@ def test_keys_and_limits_change_at_all_machines_while_they_serve(
         keys.write_text(yaml.safe_dump({"keys": own}))
 
     write("kept", "revoked")
-    first, second = OneMachine(root, "m1", HEAD), OneMachine(root, "m2", "127.0.0.3")
+    first, second = OneMachine(root, "m1", HEAD), OneMachine(root, "m2", SECOND)
     with ExitStack() as over:
         words = ("node", "start", "--name", "m1", "--host", HEAD, "--port", str(PORT))
         _, lines = over.enter_context(first.runs(*words))
@@ -333,11 +346,7 @@ def test_keys_and_limits_change_at_all_machines_while_they_serve(
             for folder in root.glob("m?/router@*"):
                 print(folder.name, log_of(folder))
             raise
-        of_servers = {
-            one
-            for one in psutil.process_iter()
-            if is_of(one, root) and any("mirage" in word for word in one.cmdline())
-        }
+        of_servers = servers_in(root)
         for machine in (second, first):
             assert machine.mirage("node", "leave").returncode == 0
     assert_gone(of_servers)
@@ -349,7 +358,7 @@ def lost(machine: OneMachine) -> bool:
 
 @contextmanager
 def asked(url: str, model: str, key: str) -> Iterator[None]:
-    """Requests one after the other until the block ends: each has to be answered."""
+    """Send requests one after the other while the block runs; each must be answered with 200."""
     answers: list[object] = []
     over = threading.Event()
 

@@ -1,4 +1,4 @@
-"""A controller whose head does not answer ends on a signal all the same."""
+"""A controller ends on a signal although the head of its cluster does not answer."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Any
 import psutil
 import pytest
 import yaml
+from loopback import HEAD, PORT
 from operated import ROSTER
 from supervised import write_config
-from test_cluster_command import HEAD, OneMachine
+from test_cluster_command import OneMachine
 from test_cluster_command import pytestmark as pytestmark
 from test_cluster_command import root_folder as root_folder
 from tethered import until
 
-PORT = 16394
 ENDS_S = 30.0
-"""Ray waits for a head that is away without end."""
+"""Seconds in which the controller ends, although Ray waits for a silent head without end."""
 
 
 def gcs_of(root: Path) -> psutil.Process:
-    """Process of the head's tables."""
+    """The head's GCS process, Ray's store of the cluster's tables."""
     for one in psutil.process_iter():
         with suppress(psutil.Error):
             if one.name() == "gcs_server" and str(root) in " ".join(one.cmdline()):
@@ -42,7 +42,8 @@ def frozen(process: psutil.Process) -> Iterator[None]:
 
 
 def connects(pid: int) -> bool:
-    """True if a process has a connection with the head."""
+    """True if the process `pid` has a TCP connection, open or being opened, to Ray on the cluster's
+    head."""
     with suppress(psutil.Error):
         return any(one.raddr and one.raddr.port == PORT for one in net(pid))
     return False
@@ -52,6 +53,7 @@ def net(pid: int) -> list[Any]:
     return psutil.Process(pid).net_connections("tcp")
 
 
+@pytest.mark.drawn("number")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_controller_ends_on_a_signal_while_its_head_is_frozen(
     number: signal.Signals, root: Path, tmp_path: Path

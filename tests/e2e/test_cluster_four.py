@@ -1,4 +1,4 @@
-"""Failures of a cluster of three and of four machines, one after the other, and of two at once."""
+"""Failures in clusters of three and four machines, one at a time and two at once."""
 
 from __future__ import annotations
 
@@ -15,48 +15,24 @@ from pathlib import Path
 
 import psutil
 import pytest
-import yaml
-from operated import ROSTER
+from many_machines import LONG_S, written
 from ray_house import SECRET, RayHouse, ray_house
-from supervised import WITH_FAKES, assert_gone, write_config
+from supervised import WITH_FAKES, assert_gone
 from test_cluster_command import is_of
 from test_cluster_heads import Asker
-from tethered import ask, until
+from tethered import ask, posted, until
 
 from mirage.machines.ray.node import derived
 
 pytestmark = [pytest.mark.e2e, pytest.mark.rare]
 
 KEY = derived(SECRET, "devices")
-LONG_S = 240.0
-
-
-def written(folder: Path, machines: int) -> Path:
-    """File with a device and a model for each machine: a is on left1 of m1, and so on."""
-    config = write_config(folder, "a")
-    numbers = range(1, machines + 1)
-    told = {
-        "devices": [{"name": f"d{n}", "machine": f"m{n}", "memory": "4MiB"} for n in numbers],
-        "dtype": "float32",
-        "tenants": [
-            {
-                "name": f"model{n}",
-                "device": f"d{n}",
-                "model": "model",
-                "max_model_len": 128,
-                "share": 40,
-            }
-            for n in numbers
-        ],
-        "roster": ROSTER,
-        "hang_s": 10,
-    }
-    config.write_text(yaml.safe_dump(told))
-    return config
+KNOWN_S = 5.0
+"""Seconds within which a controller hears of requests that have ended."""
 
 
 class FourMachines:
-    """All models are served, and the controller is a process of its own."""
+    """Four machines that serve all models. The controller is a process of its own."""
 
     def __init__(self, house: RayHouse, config: Path, machines: int, over: ExitStack) -> None:
         self.house, self._config, self._over = house, config, over
@@ -71,7 +47,9 @@ class FourMachines:
         self.measured: dict[str, str] = {}
 
     def controls(self) -> subprocess.Popen[str]:
-        """Start a controller, and wait until it knows all servers."""
+        """Start a controller, and wait until it reaches all device servers and routers; return its
+        process.
+        """
         words = ["serve", str(self._config), "--cluster", "--port", "0"]
         process = subprocess.Popen(
             [sys.executable, WITH_FAKES, *words],
@@ -99,7 +77,7 @@ class FourMachines:
         process.wait()
 
     def url(self, words: str) -> str:
-        """The address that the controller has said so of; empty if it has not."""
+        """Address that the controller printed last after `words`; empty before that."""
         found = re.findall(f"mirage: {words} at (\\S+)", "".join(self.lines))
         return found[-1] if found else ""
 
@@ -107,20 +85,23 @@ class FourMachines:
         return self.url(f"machine 'm{machine}' serves all models")
 
     def serves(self, machine: int, model: int) -> bool:
-        """True if a machine's router answers for a model."""
+        """True if the router of a machine answers a request for a model."""
         with suppress(OSError):
             return ask(self.router(machine), f"model{model}", KEY)[0] == 200
         return False
 
     def is_at(self, device: int, model: int) -> bool:
-        """True if a device serves a model itself."""
+        """True if the server of a device serves a model."""
         with suppress(OSError):
             return ask(self.url(f"device 'd{device}' serves"), f"model{model}", KEY)[0] == 200
         return False
 
     @contextmanager
     def row(self, what: str, models: Sequence[int] = ()) -> Iterator[None]:
-        """A failure: meanwhile each request is answered, by the same processes."""
+        """Context of one failure named `what`. The routers of m1 and m2 are sent requests for
+        `models` (all if empty) while it lasts; each must be answered, and each model's by the same
+        processes.
+        """
         askers = [
             Asker(self.router(machine), f"model{model}", KEY)
             for machine in (1, 2)
@@ -143,7 +124,7 @@ class FourMachines:
 
 
 def processes_of(four: FourMachines, number: int) -> set[psutil.Process]:
-    """All of a machine's own: its raylet, its device's server and its router, with their own."""
+    """All processes of a machine: its raylet, device server and router, with their children."""
     house = four.house
     device, router = (house.ready(name) for name in (f"d{number}", f"router@m{number}"))
     roots = [psutil.Process(device.pid), psutil.Process(router.pid), house.raylet(f"m{number}")]
@@ -153,7 +134,7 @@ def processes_of(four: FourMachines, number: int) -> set[psutil.Process]:
 
 
 def lose(four: FourMachines, *numbers: int) -> None:
-    """Kill all processes of machines at once, but those that tidy up."""
+    """Kill all processes of these machines at once, except the reapers, which clean up."""
     everything = [one for number in numbers for one in processes_of(four, number)]
     for one in everything:
         with suppress(psutil.Error):
@@ -189,7 +170,7 @@ def test_each_failure_leaves_what_serves_and_two_at_once_are_made_up_for(
 
 
 def end_left(folder: Path) -> None:
-    """End servers that a failed test has left, by their temporary files."""
+    """Kill servers that a failed test left, which are found by their temporary files."""
     for one in psutil.process_iter():
         if is_of(one, folder) and is_server(one) and one.pid != os.getpid():
             with suppress(psutil.Error):
@@ -197,7 +178,7 @@ def end_left(folder: Path) -> None:
 
 
 def is_server(process: psutil.Process) -> bool:
-    """True for one that is not Ray's."""
+    """True for a process of ours, False for one of Ray's."""
     return "ray" not in process.name() and "ray/" not in " ".join(process.cmdline())
 
 
@@ -237,8 +218,10 @@ def failures(four: FourMachines, machines: int) -> None:
         assert not moved, moved
 
     lost = [*four.numbers][2:]  # one of three, two of four
-    for _ in range(30):
-        assert four.serves(1, lost[-1]), "the last one has the most requests"
+    most = {"model": f"model{lost[-1]}", "prompt": "tokens", "max_tokens": 5}
+    for _ in range(30):  # answers without tokens are no load that is known
+        assert posted(four.router(1), most, KEY)[0] == 200, "the last one has the most requests"
+    time.sleep(KNOWN_S)
     with four.row(f"{len(lost)} of {machines} machines lost at once", [1, 2]):
         lose(four, *lost)
         begun = time.monotonic()

@@ -1,19 +1,21 @@
-"""Loss of a controller, and of the head's machine: what the others serve goes on, and is woken."""
+"""Loss of a controller, and of the head's machine: other machines go on serving and
+waking models.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import yaml
+from loopback import HEAD, PORT, SECOND
 from operated import ROSTER
 from supervised import assert_gone, write_config
-from test_cluster_command import HEAD, PORT, OneMachine, is_of, is_served, last_of
+from test_cluster_command import OneMachine, is_served, last_of, servers_in
 from test_cluster_command import pytestmark as pytestmark
 from test_cluster_command import root_folder as root_folder
 from tethered import ask, log_of, until
@@ -25,7 +27,9 @@ SERVES = "mirage: machine {!r} serves all models at "
 
 
 class Asker:
-    """Requests one after the other: the processes that answer, and what else they were told."""
+    """Thread that sends requests one after the other. It keeps the processes that answered
+    (`pids`), and all answers that are not good (`wrong`).
+    """
 
     def __init__(self, url: str, model: str, key: str) -> None:
         self.pids: list[Any] = []
@@ -49,7 +53,7 @@ class Asker:
 
 @contextmanager
 def asked(url: str, model: str, key: str) -> Iterator[Asker]:
-    """Requests until the block ends: each has to be answered, by one process."""
+    """Send requests while the block runs. All must be answered, and by the same process."""
     asker = Asker(url, model, key)
     try:
         yield asker
@@ -78,7 +82,7 @@ def test_controllers_and_heads_come_and_go_and_what_serves_stays(
         "hang_s": 5,
     }
     config.write_text(yaml.safe_dump(told))
-    first, second = OneMachine(root, "m1", HEAD), OneMachine(root, "m2", "127.0.0.3")
+    first, second = OneMachine(root, "m1", HEAD), OneMachine(root, "m2", SECOND)
     start = ("node", "start", "--name", "m1", "--host", HEAD, "--port", str(PORT))
     serve = ("serve", str(config), "--cluster", "--port", "0")
     logs: list[list[str]] = []
@@ -90,8 +94,8 @@ def test_controllers_and_heads_come_and_go_and_what_serves_stays(
         join = ("node", "join", f"{HEAD}:{PORT}", "--name", "m2", "--host", second.host)
         over.enter_context(second.runs(*join, "--secret", str(secret)))
 
-        def controller() -> tuple[Any, list[str]]:
-            process, said = over.enter_context(first.runs(*serve))
+        def controller(*words: str) -> tuple[Any, list[str]]:
+            process, said = over.enter_context(first.runs(*serve, *words))
             logs.append(said)
             until(lambda: last_of(said, "mirage: controller of epoch "), "it has an epoch")
             for machine in ("m1", "m2"):
@@ -118,7 +122,7 @@ def test_controllers_and_heads_come_and_go_and_what_serves_stays(
             assert (m1, m2) == tuple(last_of(said, SERVES.format(name)) for name in ("m1", "m2"))
             print(f"controller killed: whole {seconds:.1f} s after its start", len(asker.pids))
 
-            three, _ = controller()
+            three, _ = controller("--take-over")
             until(lambda: two.poll() is not None, "the older controller ends")
             assert two.returncode == 1
             assert "another controller serves this cluster now" in "".join(said)
@@ -162,11 +166,7 @@ def test_controllers_and_heads_come_and_go_and_what_serves_stays(
             for folder in root.glob("m?/router@*"):
                 print(folder.name, log_of(folder))
             raise
-        of_servers = set()
-        for process in psutil.process_iter():
-            with suppress(psutil.Error):
-                if is_of(process, root) and any("mirage" in word for word in process.cmdline()):
-                    of_servers.add(process)
+        of_servers = servers_in(root)
         for machine in (second, first):
             left = machine.mirage("node", "leave")
             assert left.returncode == 0, left

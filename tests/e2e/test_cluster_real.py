@@ -1,4 +1,4 @@
-"""Two machines with real engines: one is lost under load, and its model goes on at the other."""
+"""Two machines with real engines: one is lost under load, and its model moves to the other."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import json
 import random
 import threading
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import psutil
 import yaml
+from loopback import HEAD, PORT, SECOND
 from supervised import assert_gone, write_demo
-from test_cluster_command import HEAD, PORT, OneMachine, is_of, last_of
+from test_cluster_command import OneMachine, last_of, servers_in
 from test_cluster_command import pytestmark as pytestmark
 from test_cluster_command import root_folder as root_folder
 from tethered import log_of, posted, until
@@ -26,13 +26,15 @@ START_S = 300.0
 
 
 class TokenClient:
-    """Requests for one model one after the other; each answer is held against its tokens."""
+    """Client that sends requests for one model one after the other, and compares each answer with
+    the expected tokens.
+    """
 
     def __init__(self, url: str, name: str, model: str, key: str) -> None:
         self._url, self._name, self._key = url, name, key
         self._circuit, self._over = circuit_of(Path(model)), threading.Event()
         self.answers: list[float] = []
-        """Times of right answers."""
+        """Times at which right answers came."""
         self.away: list[Any] = []
         self.wrong: list[Any] = []
         self._thread = threading.Thread(target=self._work)
@@ -56,7 +58,7 @@ class TokenClient:
                 self.wrong.append(told)
 
     def more(self, count: int = 3) -> None:
-        """Wait until so many more were right."""
+        """Wait until `count` more answers were right."""
         before = len(self.answers)
         until(lambda: len(self.answers) >= before + count, f"{self._name} answers", START_S)
 
@@ -78,7 +80,7 @@ def test_a_machine_is_lost_and_each_text_is_right(root: Path, tmp_path: Path) ->
     models = {one["name"]: one["model"] for one in told["tenants"]}
     program = ("-m", "mirage")
     first = OneMachine(root, "m1", HEAD, program)
-    second = OneMachine(root, "m2", "127.0.0.3", program)
+    second = OneMachine(root, "m2", SECOND, program)
     clients: list[TokenClient] = []
     with ExitStack() as over:
         words = ("node", "start", "--name", "m1", "--host", HEAD, "--port", str(PORT))
@@ -118,10 +120,6 @@ def test_a_machine_is_lost_and_each_text_is_right(root: Path, tmp_path: Path) ->
             for client in clients:
                 client.end()
         assert not any(client.wrong for client in clients)
-        of_servers = set()
-        for process in psutil.process_iter():
-            with suppress(psutil.Error):
-                if is_of(process, root) and any("mirage" in word for word in process.cmdline()):
-                    of_servers.add(process)
+        of_servers = servers_in(root)
         assert first.mirage("node", "leave").returncode == 0
     assert_gone(of_servers)

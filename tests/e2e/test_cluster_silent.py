@@ -1,4 +1,4 @@
-"""A machine disappears without a word: its packets are lost, and no connection is reset."""
+"""A machine disappears silently: its packets are dropped, and no connection is reset."""
 
 from __future__ import annotations
 
@@ -32,13 +32,17 @@ print("over", json.dumps([time.time(), said.decode()]), flush=True)
 """
 """Program that reads an answer to its end."""
 PROMPTS = {"drip": "read", "hang": "read", "silent": "sent"}
-"""Requests, and the state of each when the machine disappears."""
+"""Prompts of requests, and the state of each when the machine disappears: its answer is being read,
+or it was sent.
+"""
 ENDS_S = 15.0
-"""Longest time that this waits for, beside the load of a machine of tests."""
+"""Most seconds that a test waits for the end of a stream or of requests to the silent machine, if
+this machine is busy with other tests.
+"""
 
 
 def over(running: RunningThere) -> tuple[float, str]:
-    """When an answer ended, and its last bytes."""
+    """Time at which the stream that `running` reads has ended, and its last bytes."""
     line = until(
         lambda: next((one for one in running.lines if one.startswith("over")), ""),
         "the answer ends",
@@ -77,7 +81,7 @@ def test_who_waits_for_a_machine_that_is_silent_hears_of_it() -> None:
         print("answers", [(round(at - cut, 1), status) for at, status in answers])
 
         def computing() -> list[str]:
-            """Connections of m2's device with m1's router."""
+            """Established connections of m1's router with m2's device, as m2 sees them."""
             told = m2.spaces.root("ss", "-tnH", "state", "established", "dst", m1.host)
             return [line for line in told.splitlines() if f":{port} " in line]
 

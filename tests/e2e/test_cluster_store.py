@@ -1,4 +1,4 @@
-"""The head's tables and its address are in Redis: the head goes to another machine."""
+"""The head's tables and address are in Redis, so another machine can become the head."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ PASSWORD = "a password of these tests"
 
 
 class StoredMachines(TwoMachines):
-    """m1 and m2 may be the head, m1 is at first, and m3 never is. Redis is on m4."""
+    """Machines m1 to m3, and Redis on m4. m1 is the head at first; m2 may become
+    it, m3 never does.
+    """
 
     def __init__(self, house: NetHouse, over: ExitStack, store: str) -> None:
         self._store = "--store", store
@@ -38,11 +40,11 @@ class StoredMachines(TwoMachines):
         return self.house.machines["m3"]
 
     def starts(self) -> RunningThere:
-        """m1 starts."""
+        """Start m1."""
         return self._runs(self.m1, ("node", "start", "--name", "m1", "--host", self.m1.host))
 
     def joins(self) -> RunningThere:
-        """m2 starts."""
+        """Start m2."""
         return self._runs(self.m2, ("node", "start", "--name", "m2", "--host", self.m2.host))
 
     def _runs(self, machine: NetMachine, words: Sequence[str]) -> RunningThere:
@@ -70,11 +72,12 @@ def stored_machines() -> Iterator[StoredMachines]:
 
 
 def again(running: RunningThere, name: str, where: str) -> None:
-    """Wait until a node runs for the head that is there now."""
+    """Wait until the node `name` says that the head is at `where` and that it runs again."""
     said = f"{name}: the head is {where}\n{name}: runs again"
     until(lambda: said in running.text.rpartition("started again")[2], running.text, 120)
 
 
+@pytest.mark.rare
 def test_the_head_goes_to_another_machine_and_what_serves_goes_on() -> None:
     with stored_machines() as two:
         assert "m1: the head is here" in two.head.text

@@ -1,182 +1,31 @@
-"""Machines that a controller tells of other keys and limits, and whose host memory it counts."""
+"""Machines that a controller tells of new keys and limits, and whose host memory it counts."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import replace
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 import pytest
-import yaml
-from operated import ROSTER
-from supervised import HERE, write_config
+from told_machines import MIB, Controlled, ToldMachines
 
 from mirage.errors import CommandFailed
 from mirage.machines.agent import AgentOrder
-from mirage.machines.seam import DeviceAnswer, DeviceCall, DeviceNews, MachineAway, MachineThere
+from mirage.machines.ray.commands import left
+from mirage.machines.seam import DeviceAnswer, DeviceCall, MachineAway
 from mirage.machines.tether_messages import TetherTold
-from mirage.serve.access.forms import AccessKey
-from mirage.serve.access.server_keys import ServerKeys, key_source
-from mirage.serve.admin.forms import FORM_VERSION, DeviceStatus, KeysTold, TenantsTold
-from mirage.serve.apply.forms import ApplyTold
-from mirage.serve.apply.source import ConfigSource
-from mirage.serve.logs import LogFormat
-from mirage.serve.machine.cluster import ClusterOptions, KnownCluster, served_cluster
-from mirage.serve.machine.cluster_applying import ClusterApplier, with_own
-from mirage.serve.machine.cluster_controller import ClusterController, check_routers
-from mirage.serve.machine.machine_router import RouterOrder, RouterTold
-from mirage.serve.whatif.forms import PastTold
+from mirage.serve.machine import cluster_servers
+from mirage.serve.machine.calls import DeviceAway
+from mirage.serve.machine.cluster_controller import check_routers
+from mirage.serve.machine.machine_router import ORDER, RouterOrder
+
+if TYPE_CHECKING:
+    from mirage.machines.ray.machines import RayMachines
 
 pytestmark = pytest.mark.e2e
-
-MIB = 2**20
-OWN = AccessKey("cluster", "0" * 64, None, admin=True)
-SAYS_NOTHING = ApplyTold(
-    applied=True,
-    revision=1,
-    added=(),
-    changed=(),
-    removed=(),
-    roster=(),
-    fitting=(),
-    awaited={},
-    lines=(),
-)
-
-
-class ToldMachines:
-    """Machines m1 and m2 with devices d1 and d2: what their servers and routers were told."""
-
-    def __init__(self) -> None:
-        self.epoch = 1
-        self.gone: set[str] = set()
-        self.host = {"m1": 0, "m2": 0}
-        self.orders: dict[str, bytes] = {}
-        """Orders of agents, which the next servers begin with."""
-        self.heard: dict[str, list[tuple[str, Any]]] = {}
-        """Paths and bodies that running servers and routers got."""
-        self.refusal = ""
-        self.url = "http://10.0.0.1:8000"
-
-    async def there(self) -> Sequence[MachineThere]:
-        every = (MachineThere(n, "10.0.0.1", "first", host) for n, host in self.host.items())
-        return [one for one in every if one.name not in self.gone]
-
-    async def start(self, device: str, machine: str, order: bytes) -> None:
-        if machine in self.gone:
-            raise MachineAway("it is gone")
-        self.orders[device] = order
-
-    async def call(self, device: str, call: DeviceCall) -> DeviceAnswer:
-        if {device, f"m{device[-1]}"} & self.gone:
-            raise MachineAway("it is gone")
-        path, dry = call.path.split("?")[0], "dry_run=1" in call.path
-        if call.method == "PUT" and not dry:
-            self.heard.setdefault(device, []).append((path, msgspec.json.decode(call.body)))
-        if self.refusal and dry:
-            return DeviceAnswer(400, msgspec.json.encode({"error": {"message": self.refusal}}))
-        answers: dict[str, Any] = {
-            "/keys": KeysTold(line=""),
-            "/config": SAYS_NOTHING,
-            "/tenants": self._all(device),
-            "/requests": PastTold(requests=[], next_since=None),
-        }
-        if path == "/order":
-            answers[path] = RouterTold(self.url, msgspec.json.decode(call.body)["doors"])
-        return DeviceAnswer(200, msgspec.json.encode(answers[path]))
-
-    def _all(self, device: str) -> Any:
-        server = DeviceStatus(
-            pid=1, url=f"http://{device}", policy="mirage", device=device, device_bytes=1
-        )
-        return TenantsTold(form_version=FORM_VERSION, revision=1, server=server, tenants=[])
-
-    async def put(self, key: str, value: bytes, *, absent: bool = False) -> bool:
-        return True
-
-    async def facts(self, prefix: str) -> Mapping[str, bytes]:
-        return {}
-
-    async def news(self) -> AsyncIterator[DeviceNews]:
-        return
-        yield
-
-    async def keep(self) -> None: ...
-
-    async def told(self, device: str) -> TetherTold | None:
-        return TetherTold(1, 1, 1.0, self.url, True, 0.0)
-
-    def keys(self, device: str) -> set[str]:
-        """Names of keys that a running server or router was told last."""
-        for path, body in reversed(self.heard.get(device, [])):
-            if path in ("/keys", "/order"):
-                every = body if path == "/keys" else body["keys"]
-                return {one["name"] for one in every}
-        return set()
-
-    def starts(self, device: str) -> list[str]:
-        """Tenants that the next server begins with."""
-        agent = msgspec.json.decode(self.orders[device], type=AgentOrder)
-        raw = msgspec.json.decode(agent.order)["config"]["raw"]
-        return [one["name"] for one in raw["tenants"]]
-
-    def next_keys(self, device: str) -> set[str]:
-        """Names of keys that the next one begins with."""
-        agent = msgspec.json.decode(self.orders[device], type=AgentOrder)
-        return {one["name"] for one in msgspec.json.decode(agent.order)["keys"]}
-
-
-class Controlled:
-    """A controller of both, with a file of keys and one of two models, one for each device."""
-
-    def __init__(self, folder: Path, **changes: Any) -> None:
-        self.machines, self.lines = ToldMachines(), list[str]()
-        self.file, self._keys = write_config(folder, "a"), folder / "keys.yaml"
-        tenant = {"model": "model", "max_model_len": 128, "share": 40}
-        self.content = {
-            "devices": [{"name": f"d{n}", "machine": f"m{n}", "memory": "4MiB"} for n in (1, 2)],
-            "dtype": "float32",
-            "tenants": [
-                {"name": "a", "device": "d1", **tenant},
-                {"name": "b", "device": "d2", **tenant},
-            ],
-            "roster": ROSTER,
-        } | changes
-        self.writes()
-        self.has_keys("kept", "revoked")
-        self.keys = ServerKeys(key_source(self._keys, {}))
-        source = ConfigSource(self.file)
-        options = ClusterOptions(
-            with_own(self.keys.table.keys, OWN), "", 8000, LogFormat.TEXT, 60.0, ("-c", "")
-        )
-        self.plan = served_cluster(source, source.written(), options)
-        known = self.plan.known((str(HERE / "fake_probe.py"),))
-        models = tuple(replace(one, parameters=10 * MIB) for one in known.facts.models)
-        self.known = KnownCluster(replace(known.facts, models=models), {})
-        self.applier = ClusterApplier(self.plan, source.written(), self.keys)
-        self.controller = ClusterController(self.machines, self.plan, self.known, self.lines.append)
-        self.applier.servers = self.controller.servers
-
-    def writes(self, **changes: Any) -> None:
-        self.file.write_text(yaml.safe_dump(self.content | changes))
-
-    def has_keys(self, *names: str) -> None:
-        own = [{"name": n, "sha256": f"{ord(n[0]):064x}", "models": "all"} for n in names]
-        self._keys.touch(0o600)
-        self._keys.write_text(yaml.safe_dump({"keys": own}))
-
-    async def apply(self, **words: Any) -> tuple[str, ...]:
-        told = await self.applier.apply(lambda before: self.applier.source.written(), **words)
-        return told.lines
-
-    def limits(self, device: str) -> list[Any]:
-        """Sections `http` that a running server was told, one after the other."""
-        told = self.machines.heard.get(device, [])
-        return [b.get("config", {"raw": b})["raw"].get("http") for p, b in told if p != "/keys"]
-
 
 ALL = ("d1", "d2", "router@m1", "router@m2")
 
@@ -211,9 +60,49 @@ def test_other_keys_are_told_at_once_and_to_who_was_away_when_it_is_back(tmp_pat
         assert {name: len(machines.heard[name]) for name in ALL} == before, "it is told once"
 
         one.has_keys("cluster")
+        kept = one.keys.table
         with pytest.raises(Exception, match="a key is named 'cluster'"):
             await one.applier.keys()
+        assert one.keys.table is kept, "the controller's own keys stay too"
         assert machines.keys("d1") == {"kept", "new", "cluster"}
+
+    asyncio.run(run())
+
+
+def test_a_router_that_has_an_older_order_is_no_told_one(tmp_path: Path) -> None:
+    """While the controller tells other keys, the router of m2 answers as with its first order, and
+    does not answer the order with the new keys. It is named as away, and gets the new order at the
+    controller's next look.
+    """
+
+    async def run() -> None:
+        one = Controlled(tmp_path)
+        machines, calls = one.machines, one.machines.call
+        told_anew, answered = asyncio.Event(), asyncio.Event()
+
+        async def call(name: str, asked: DeviceCall) -> DeviceAnswer:
+            if (name, asked.path) != ("router@m2", ORDER):
+                return await calls(name, asked)
+            if not told_anew.is_set() and "new" not in str(asked.body):
+                await told_anew.wait()
+                answered.set()
+                return await calls(name, asked)
+            if not told_anew.is_set():
+                told_anew.set()
+                await answered.wait()
+                await asyncio.sleep(0.1)
+                raise MachineAway("it does not answer")
+            return await calls(name, asked)
+
+        machines.call = call  # type: ignore[method-assign]
+        await one.controller.begin()
+        await one.controller.step()
+        one.has_keys("kept", "new")
+        line = await one.applier.keys()
+        assert line.endswith("; machine m2: away, and will hear of it once they answer"), line
+        assert machines.keys("router@m2") == {"kept", "revoked", "cluster"}
+        await one.controller.step()
+        assert machines.keys("router@m2") == {"kept", "new", "cluster"}
 
     asyncio.run(run())
 
@@ -271,8 +160,33 @@ def test_a_router_that_serves_elsewhere_is_said_before_anything(
         asyncio.run(check_routers(machines, plan))
 
 
+def test_a_server_that_cannot_start_any_more_is_said_each_time(tmp_path: Path) -> None:
+    """The server of d2 serves, ends and cannot start: one line. It serves again, and then cannot
+    start for the same reason: one line more.
+    """
+
+    async def run() -> None:
+        one = Controlled(tmp_path)
+        await one.controller.begin()
+        await one.controller.step()
+        for times in (1, 2):
+            one.machines.cannot = {"d2": "no model folder"}
+            for _ in range(3):
+                with suppress(DeviceAway):  # which the machine's watch handles
+                    await one.controller.devices["d2"].calls.tenants()
+                await one.controller.step()
+            assert one.lines.count("device 'd2' on m2 does not start: no model folder") == times
+            one.machines.cannot = {}
+            await one.controller.devices["d2"].calls.tenants()
+            await one.controller.step()
+
+    asyncio.run(run())
+
+
 def test_what_host_memory_does_not_hold_is_said_and_does_not_start(tmp_path: Path) -> None:
-    """Device 4 MiB, weights 10 MiB each: beside b there is no room for a."""
+    """Each model's weights take 10 MiB of host memory, and m2 has 15 MiB for weights. When m1 is
+    lost, its model `a` does not fit on m2 beside `b`: this is logged once, and `a` is not started.
+    """
 
     async def run() -> None:
         one = Controlled(tmp_path)
@@ -294,6 +208,66 @@ def test_what_host_memory_does_not_hold_is_said_and_does_not_start(tmp_path: Pat
     asyncio.run(run())
 
 
+def test_a_lost_model_that_fails_does_not_hold_the_others(tmp_path: Path) -> None:
+    """The models `a`, `c` and `d` of the lost machine m1 come to d2, where the start of `a` is
+    refused: the other two are started in the same decision.
+    """
+
+    async def run() -> None:
+        tenant = {"model": "model", "max_model_len": 128, "share": 20}
+        lost = [{"name": name, "device": "d1", **tenant} for name in "acd"]
+        one = Controlled(tmp_path, tenants=[*lost, {"name": "b", "device": "d2", **tenant}])
+        await one.controller.begin()
+        await one.controller.step()
+        one.machines.gone, one.machines.fails = {"m1"}, {"a"}
+        await one.controller.step()
+        await one.controller.step()
+        assert [line for line in one.lines if "failed" in line] == [
+            "start a on d2 failed: it is broken; d2 is as it was"
+        ]
+        assert sorted(one.machines.starts("d2")) == ["b", "c", "d"], one.lines
+        move = one.controller.book.told("a", 0.0)[-1]
+        results = {(step.verb, step.model): step.result for step in move.steps}
+        assert results["start", "a"] == "failed" and results["route", "a"] == "left out"
+        assert results["route", "c"] == results["route", "d"] == "done" and move.result == "failed"
+
+    asyncio.run(run())
+
+
+def test_models_of_a_machine_that_leaves_are_started_elsewhere(tmp_path: Path) -> None:
+    """m2 leaves under a live controller. While its server drains, its address answers, and its
+    model `b` stays there; once the server has ended, `b` is started on d1, and nothing on m2.
+    """
+
+    async def run() -> None:
+        one = Controlled(tmp_path)
+        machines, orders = one.machines, one.machines.orders
+        draining = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1")
+        port = draining.sockets[0].getsockname()[1]
+        machines.urls["d2"] = f"http://127.0.0.1:{port}"
+        await one.controller.begin()
+        await one.controller.step()
+        before = orders["d2"], orders["router@m2"]
+        assert sorted(await left(cast("RayMachines", machines), "m2")) == [
+            "device d2: its server drains and ends",
+            "router: its server drains and ends",
+        ]
+        await one.controller.step()
+        assert LOST not in one.lines and machines.starts("d1") == ["a"]
+        draining.close()
+        await draining.wait_closed()
+        await one.controller.step()
+        assert one.lines.count(LOST) == 1
+        assert [t["name"] for t in machines.served["d1"]["tenants"]] == ["a", "b"]
+        (move,) = one.controller.book.told(None, 0.0)
+        assert move.result == "done" and {step.model for step in move.steps} == {"b"}
+        await one.controller.step()
+        assert machines.starts("d1") == ["a", "b"], "the next server begins with both"
+        assert (orders["d2"], orders["router@m2"]) == before
+
+    asyncio.run(run())
+
+
 def test_what_does_not_fit_at_first_is_left_out(tmp_path: Path) -> None:
     async def run() -> None:
         one = Controlled(tmp_path)
@@ -305,3 +279,49 @@ def test_what_does_not_fit_at_first_is_left_out(tmp_path: Path) -> None:
         assert one.machines.starts("d1") == [] and one.machines.starts("d2") == ["b"]
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("silent_s", "answers", "lost_s"),
+    [(3, None, 1.0), (12, None, 10.0), (12, False, 0.0), (12, True, None)],
+)
+def test_a_machine_that_is_missed_is_waited_for_as_long_as_the_file_says(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    silent_s: int,
+    answers: bool | None,
+    lost_s: float | None,
+) -> None:
+    clock = SimpleNamespace(now=1000.0)
+    clock.monotonic = lambda: clock.now
+
+    async def tries(url: str) -> bool | None:
+        assert url == "http://d2"
+        clock.now += cluster_servers.REACHED_S if answers is None else 0.0
+        return answers
+
+    async def run() -> None:
+        one = Controlled(tmp_path, http={"silent_s": silent_s})
+        await one.controller.begin()
+        await one.controller.step()
+        monkeypatch.setattr(cluster_servers, "_answers", tries)
+        monkeypatch.setattr(cluster_servers, "time", clock)
+        one.machines.gone = {"m2"}
+        for silences in range(1, 3):
+            begun = clock.now
+            while clock.now < begun + 60 and one.lines.count(LOST) < silences:
+                await one.controller.servers.look()
+                clock.now += 0.0 if one.lines.count(LOST) == silences else 1.0
+            took_s = clock.now - begun if one.lines.count(LOST) == silences else None
+            if lost_s is None:
+                assert took_s is None
+            else:
+                assert took_s is not None and lost_s - 1 <= took_s <= lost_s + 1
+            one.machines.gone = set()
+            await one.controller.servers.look()
+            one.machines.gone = {"m2"}
+
+    asyncio.run(run())
+
+
+LOST = "device 'd2' is lost: its models go elsewhere"

@@ -1,4 +1,4 @@
-"""Two machines with a store of weights each: a model's weights are there before the model is."""
+"""Two machines with a weight store each: a model's weights arrive before the model starts."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from weight_machines import ROOT, same
 
 from mirage.machines.seam import DeviceAnswer, DeviceCall, DeviceNews, MachineAway, MachineThere
 from mirage.serve.apply.source import ConfigSource
-from mirage.serve.logs import LogFormat
+from mirage.serve.logs.logs import LogFormat
 from mirage.serve.machine.cluster import ClusterOptions, served_cluster
 from mirage.serve.machine.cluster_controller import ClusterController
 from mirage.weights.store import WeightStore
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 LEFT, RIGHT = "left", "right"
 
 
 class ServedMachine:
-    """A machine: a server of its one device, and its store."""
+    """A machine: the server of its only device, and its weight store."""
 
     def __init__(self, folder: Path, short: Path) -> None:
         self.folder, self._short = folder, short
@@ -52,7 +52,9 @@ class ServedMachine:
 
 
 class TwoMachines:
-    """Machines as a controller has them: their servers are asked at their sockets."""
+    """Two machines in the form in which a controller sees them; it reaches their servers at admin
+    sockets.
+    """
 
     def __init__(self, machines: Mapping[str, ServedMachine]) -> None:
         self.machines = dict(machines)
@@ -61,7 +63,7 @@ class TwoMachines:
         return [MachineThere(name, "127.0.0.1", "first") for name in self.machines]
 
     async def start(self, device: str, machine: str, order: bytes) -> None:
-        """Each serves already."""
+        """Do nothing, because each server runs already."""
 
     async def call(self, device: str, call: DeviceCall) -> DeviceAnswer:
         try:
@@ -86,9 +88,8 @@ class TwoMachines:
 
 
 class WeightsCluster:
-    """A file of two machines; the left one has `toy` first, and the right one a model of a folder.
-
-    Inside both are served.
+    """A controller of two machines. At first only the left one has the weights `toy`; the right one
+    serves a model of a folder.
     """
 
     def __init__(self, user: WeightsUser, url: str, stack: ExitStack, **weights: Any) -> None:
@@ -128,7 +129,9 @@ class WeightsCluster:
         return serving(config, environment=machine.environment)
 
     def until(self, what: str, holds: Any) -> None:
-        """The controller looks again and again until something holds."""
+        """Let the controller look again and again until `holds()` is true; `what` is the message if
+        it never is.
+        """
 
         async def run() -> None:
             until = time.monotonic() + DEADLINE_S
@@ -143,7 +146,7 @@ class WeightsCluster:
         asyncio.run(run())
 
     def loses(self, device: str) -> None:
-        """A machine goes for good."""
+        """End a device's server for good, and forget its machine."""
         family = self.served[device].family()
         assert self.served[device].end(15)[0] == 0
         assert_gone(family)
@@ -160,7 +163,7 @@ def user(tmp_path: Path, short: Path) -> WeightsUser:
 
 
 def brought(server: Served) -> dict[str, float]:
-    """Values of the metrics of weights."""
+    """Values of the server's metrics about weights, by name and labels."""
     text = server.request("GET", "/metrics")[1].decode()
     return {
         "/".join([one.name, *one.labels.values()]): one.value
@@ -187,7 +190,9 @@ def test_weights_are_at_the_other_machine_before_the_first_is_lost(user: Weights
 def test_a_model_comes_to_the_other_machine_with_weights_of_its_store(
     user: WeightsUser, ahead: bool
 ) -> None:
-    """Brought ahead they need nobody any more; else they come when the model does."""
+    """The left machine is lost and `toy` moves to the right one. With `ahead` its weights were
+    fetched before, and their origin is killed; otherwise they are fetched when the model moves.
+    """
     with ExitStack() as stack:
         (url, origin) = stack.enter_context(user.origin.serving())
         cluster = WeightsCluster(user, url, stack, ahead=ahead)

@@ -1,4 +1,4 @@
-"""The control server over real Unix sockets, before a arbiter that notes every event."""
+"""The control server over real Unix sockets, with an arbiter that notes every event."""
 
 import asyncio
 import contextlib
@@ -29,8 +29,8 @@ from mirage.protocol import (
     ToEngine,
     Turn,
 )
-from mirage.serve.control import ControlServer
-from mirage.serve.registry import Registry, TenantServer
+from mirage.serve.device.control_server import ControlServer
+from mirage.serve.registry.registry import Registry, TenantServer
 from mirage.wire import HEADER, LONGEST, Decoder, encode, receive
 
 pytestmark = pytest.mark.e2e
@@ -43,7 +43,9 @@ REPORT = Report(0, True, 4 * PAGE, 0, 1, 4, 0)
 
 @dataclass
 class NotingArbiter:
-    """Returns what is put into `commands`, once; fails on reports that hold too much."""
+    """Arbiter that notes all calls. It returns the test's `commands` once, and raises an error for
+    a report of more memory than the engine may hold.
+    """
 
     events: list[tuple[str, str]] = field(default_factory=list)
     commands: list[tuple[str, Any]] = field(default_factory=list)
@@ -83,13 +85,13 @@ TOLD: Decoder[ToEngine] = Decoder(ToEngine)
 
 
 def body(words: Any) -> bytes:
-    """A message of the right form, whatever is in it."""
+    """Frame of the protocol with any content, well formed or not."""
     made = words if isinstance(words, bytes) else msgspec.msgpack.encode(words)
     return HEADER.pack(len(made), 0) + made
 
 
 class Engine:
-    """The engine's end of one connection."""
+    """The engine's end of one connection to the control server."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -100,7 +102,7 @@ class Engine:
         await self.writer.drain()
 
     async def hear(self) -> Any:
-        """The next message that says something; None at the end of file."""
+        """Next message that is not a sign of life; None at the end of the connection."""
         while (message := await receive(self.reader, TOLD)) is not None:
             if message != Alive():
                 return message
@@ -112,7 +114,9 @@ class Engine:
 
 @dataclass
 class Noting:
-    """Keeper of engines that notes what it hears. An engine is dead once `dead` is set."""
+    """Stand-in for the keeper of engines, which records all calls. An engine counts as dead once
+    `dead` is set.
+    """
 
     on_joined: asyncio.Queue[str]
     on_lost: asyncio.Queue[tuple[str, str | None]]
@@ -123,7 +127,7 @@ class Noting:
     states: list[str] = field(default_factory=list)
 
     def unwelcome(self, hello: Hello) -> str:
-        """Reason to send an engine away; empty here."""
+        """Reason for which an engine is turned away: always empty here."""
         return ""
 
     def came(self, tenant: str, pid: int) -> None:
@@ -162,7 +166,7 @@ class Site:
     keepers: Noting
 
     async def engine(self, tenant: str = "", **changes: Any) -> Engine:
-        """A new connection, introduced if a tenant is given."""
+        """Open a connection of an engine. It says hello if a tenant is given."""
         engine = Engine(*await asyncio.open_unix_connection(str(self.path)))
         if tenant:
             hello = Hello(PROTOCOL_VERSION, tenant, 7, SHAPE, 4 * PAGE)
@@ -174,7 +178,9 @@ class Site:
 async def controlling(
     folder: Path, arbiter: Any, *, hang_s: float = 30.0, dead: bool = True
 ) -> AsyncIterator[Site]:
-    """Engines are dead as soon as their connection is closed, unless `dead` is false."""
+    """Run a control server while the block runs. With `dead`, an engine counts as dead as soon as
+    its connection ends.
+    """
     names = ("a", "b")
     registry = Registry(
         Policy.MIRAGE, 1 << 30, {n: TenantServer(n, folder / n, 128) for n in names}
@@ -364,7 +370,7 @@ def test_engines_hear_that_the_server_lives(tmp_path: Path) -> None:
 def test_what_an_engine_does_not_read_does_not_pile_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mirage.serve.control.BEAT_S", 0.0001)
+    monkeypatch.setattr("mirage.serve.device.control_server.BEAT_S", 0.0001)
 
     async def scenario(site: Site) -> None:
         deaf = await site.engine("a")
@@ -392,7 +398,9 @@ def test_a_decider_that_fails_is_not_silent(tmp_path: Path) -> None:
 
 
 def test_the_real_decider_grows_one_engine_by_what_another_does_not_use(tmp_path: Path) -> None:
-    """Pages first to whoever asks; never more than the device over all engines."""
+    """`a` asks for more than its share: `b` is told to shrink first, and `a` gets more after `b`
+    has done so. At no time do both hold more than the device.
+    """
     tenants = [{"name": n, "model": "/m", "share": 50, "max_model_len": 48} for n in "ab"]
     memory = 60 * PAGE
     config = Config.model_validate({"device": {"memory": memory}, "tenants": tenants})
@@ -418,7 +426,7 @@ def test_the_real_decider_grows_one_engine_by_what_another_does_not_use(tmp_path
 
 
 def complying(allotment: Allotment, **changes: Any) -> Report:
-    """The report of an engine that holds exactly what it was told."""
+    """Report of an engine that holds exactly its allotment; `changes` replace fields."""
     report = Report(
         revision=allotment.revision,
         holds_turn=True,
@@ -438,16 +446,16 @@ def complying(allotment: Allotment, **changes: Any) -> Report:
 def test_an_engine_that_says_nothing_any_more_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mirage.serve.control.BEAT_S", 0.01)
+    monkeypatch.setattr("mirage.serve.device.control_server.BEAT_S", 0.01)
 
     async def scenario() -> None:
         async with controlling(tmp_path, NotingArbiter(), hang_s=0.3) as site:
             silent, lives = await site.engine("a"), await site.engine("b")
 
             async def live() -> None:
-                passes = 0
+                calls = 0
                 while True:
-                    await lives.say(Pulse(passes := passes + 1, 3))
+                    await lives.say(Pulse(calls := calls + 1, 3))
                     await asyncio.sleep(0.01)
 
             living = asyncio.create_task(live())
@@ -464,7 +472,7 @@ def test_an_engine_that_says_nothing_any_more_hangs(
 def test_an_engine_with_requests_and_no_step_hangs_though_its_pulse_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mirage.serve.control.BEAT_S", 0.01)
+    monkeypatch.setattr("mirage.serve.device.control_server.BEAT_S", 0.01)
 
     async def scenario() -> None:
         async with controlling(tmp_path, NotingArbiter(), hang_s=0.3) as site:
@@ -487,15 +495,17 @@ def test_an_engine_with_requests_and_no_step_hangs_though_its_pulse_goes_on(
 def test_the_turn_of_one_that_hangs_passes_on_before_its_process_is_dead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process that is stuck in the kernel does not even die when it is killed."""
-    monkeypatch.setattr("mirage.serve.control.BEAT_S", 0.01)
+    """Engine `a` hangs while it has the turn. A process that is stuck in the kernel does not die
+    when it is killed, so `b` gets the turn before `a` is dead.
+    """
+    monkeypatch.setattr("mirage.serve.device.control_server.BEAT_S", 0.01)
     tenants = [{"name": name, "model": name, "share": 50} for name in "ab"]
     sharing = {"mode": "temporal", "turn_s": 1.0}
     told = {"device": {"memory": "64MiB"}, "tenants": tenants, "sharing": sharing}
 
     async def live(engine: Engine) -> None:
-        for passes in count():
-            await engine.say(Pulse(passes, 1))
+        for calls in count():
+            await engine.say(Pulse(calls, 1))
             await asyncio.sleep(0.01)
 
     async def turn(engine: Engine) -> Turn:
@@ -524,10 +534,12 @@ def test_the_turn_of_one_that_hangs_passes_on_before_its_process_is_dead(
 def test_while_the_server_itself_stands_still_nobody_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A clock that jumps by an hour at each look, as when the whole machine was paused."""
-    monkeypatch.setattr("mirage.serve.control.BEAT_S", 0.01)
+    """An hour of the clock passes between two ticks of the server's running time, as if the whole
+    machine had been paused, and again for each tick. No engine counts as hung.
+    """
+    monkeypatch.setattr("mirage.serve.device.control_server.BEAT_S", 0.01)
     jumps = iter(range(1_000_000))
-    monkeypatch.setattr("mirage.serve.control.LONGEST_TICK_S", 0.01)
+    monkeypatch.setattr("mirage.serve.device.control_server.LONGEST_TICK_S", 0.01)
 
     async def scenario() -> None:
         async with controlling(tmp_path, NotingArbiter(), hang_s=5.0) as site:
@@ -594,8 +606,11 @@ def test_it_listens_again_where_its_socket_was_removed(tmp_path: Path) -> None:
 def test_what_cannot_be_done_to_an_engine_ends_the_watching(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    """Without that nobody would be judged any more, or memory would stay booked."""
-    monkeypatch.setattr("mirage.serve.control.BEAT_S", 0.01)
+    """The keeper of engines raises an error when it is called. The watch over engines ends with
+    this error, instead of going on without the call: then no engine would be judged any more, or
+    memory would stay booked.
+    """
+    monkeypatch.setattr("mirage.serve.device.control_server.BEAT_S", 0.01)
 
     def fail(*_: object) -> None:
         raise OSError("no more files")

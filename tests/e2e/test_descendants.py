@@ -1,4 +1,4 @@
-"""Processor time of a process's descendants, compilers for one."""
+"""Processor time of a process's descendants, such as compilers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks of the pages on the server are what the program prints."""
+"""Printed blocks in the pages about the server are what the program prints."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from benchmarks.gpu.dummies import hollow
-from mirage.serve.timeline import FIELDS
+from mirage.serve.registry.timeline import FIELDS
 
 pytestmark = pytest.mark.e2e
 
@@ -33,26 +33,26 @@ def mirage(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def blocks() -> list[str]:
-    """The indented ones, without their indentation."""
+    """Indented blocks of the page, without their indentation."""
     found = re.findall(r"(?:^    .*\n)+", PAGE, re.MULTILINE)
     return ["".join(line[4:] for line in block.splitlines(keepends=True)) for block in found]
 
 
 def shown(words: str) -> str:
-    """The one block that holds some words."""
+    """The only block of the page that contains `words`."""
     (block,) = (block for block in blocks() if words in block)
     return block
 
 
 def errors() -> list[str]:
-    """Each on one line again, without how it begins."""
+    """Error messages printed in the page, each on one line, without "mirage: error: "."""
     text = shown("unknown key")
     return [" ".join(each.split()) for each in text.split("mirage: error: ")[1:]]
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the demo's models and configuration."""
+    """Folder with the demo's models and configuration."""
     folder = tmp_path_factory.mktemp("docs")
     assert mirage(folder, "models", "out/models").returncode == 0
     (folder / "configs").mkdir()
@@ -61,7 +61,9 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def changed(demo: Path, change: Any) -> str:
-    """The last line that `mirage check` says of the demo's configuration, changed."""
+    """Error of `mirage check` for the demo's configuration after `change` was applied to its
+    content.
+    """
     content = yaml.safe_load((demo / "configs" / "demo.yaml").read_text())
     change(content)
     (demo / "configs" / "c.yaml").write_text(yaml.safe_dump(content))

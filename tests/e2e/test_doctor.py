@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def driver_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a libcuda.so.1 that any program finds which looks there first."""
+    """Folder with a fake libcuda.so.1, which the loader finds before a real one."""
     folder = tmp_path_factory.mktemp("driver")
     (folder / "libcuda.so.1").symlink_to(build(folder))
     return folder

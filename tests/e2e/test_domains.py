@@ -1,4 +1,4 @@
-"""Two devices in one process: what happens on one of them, the other does not notice."""
+"""Two devices in one process: events on one of them do not affect the other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from warm import adopting
 
 from mirage.config import load
 from mirage.control.roster.states import LifeState
-from mirage.serve.domain import Domain
+from mirage.serve.device.domain import Domain
 from mirage.tiers.client import PoolClient
 from mirage.tiers.contract import Key, Lookup, Member
 from mirage.units import MIB
@@ -32,14 +32,14 @@ TIERS = {"host": {"bytes": 8 * BLOCK}}
 
 
 class Side(NamedTuple):
-    """A device that is served, its folder of sockets, and its address."""
+    """One of two devices: its `Domain`, its folder of sockets, and its address."""
 
     domain: Domain
     sockets: Path
     url: str
 
     async def pids(self, tenant: str) -> Any:
-        """Processes of an engine: its server, its core."""
+        """Process ids of an engine's API server and core."""
         body = {"model": tenant, "prompt": "pids"}
         async with (
             aiohttp.ClientSession() as http,
@@ -52,7 +52,7 @@ class Side(NamedTuple):
         return self.domain.registry.state()
 
     def states(self) -> dict[str, tuple[LifeState, int]]:
-        """State and restarts of each tenant."""
+        """State and number of restarts of each tenant."""
         backends = self.domain.registry.backends
         return {name: (tenant.state, tenant.restarts) for name, tenant in backends.items()}
 
@@ -64,7 +64,9 @@ def _fakes_do_as_they_should(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def served(folder: Path, *names: str, memory: str, **changes: Any) -> AsyncIterator[Side]:
-    """A device with tenants `names`, each ready. Whatever ends the block ends their engines."""
+    """Serve a device with tenants `names` while the block runs; all are ready at its begin. The
+    engines end with it, whatever happens.
+    """
     folder.mkdir()
     config = load(write_config(folder, *names, device={"memory": memory}, **changes))
     async with domain_served(config, all_or_nothing=True) as one:
@@ -73,7 +75,7 @@ async def served(folder: Path, *names: str, memory: str, **changes: Any) -> Asyn
 
 @asynccontextmanager
 async def both(folder: Path) -> AsyncIterator[tuple[Side, Side]]:
-    """Two with tenants of the same names, one device twice as large as the other."""
+    """Two devices with tenants of the same names, the second one twice as large."""
     async with (
         served(folder / "1", "a", "b", memory="64MiB", tiers=TIERS) as one,
         served(folder / "2", "a", "b", memory="128MiB", tiers=TIERS) as two,
@@ -93,7 +95,9 @@ def run(scenario: Any) -> None:
 
 
 def test_one_that_is_stopped_before_its_process_is_there_does_not_serve(tmp_path: Path) -> None:
-    """A fork takes seconds on a busy machine: its tenant, once removed, never went."""
+    """A tenant is stopped while the fork of its engine still begins, which takes seconds on a busy
+    machine. The process ends as soon as it is there.
+    """
 
     async def scenario() -> None:
         async with served(tmp_path / "1", "a", memory="64MiB") as one:
@@ -136,6 +140,7 @@ def test_each_has_its_sockets_its_ledger_its_registry_and_its_pool(tmp_path: Pat
     run(scenario())
 
 
+@pytest.mark.slow
 def test_an_engine_that_ends_ends_on_its_device_alone(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with both(tmp_path) as (one, two):
@@ -152,6 +157,7 @@ def test_an_engine_that_ends_ends_on_its_device_alone(tmp_path: Path) -> None:
     run(scenario())
 
 
+@pytest.mark.slow
 def test_a_device_that_fails_takes_its_engines_and_no_others(tmp_path: Path) -> None:
     fault = FAULTS["CUDA_ERROR_ECC_UNCORRECTABLE"]
 
@@ -168,7 +174,9 @@ def test_a_device_that_fails_takes_its_engines_and_no_others(tmp_path: Path) -> 
 
 
 def pools_differ(one: Path, two: Path) -> None:
-    """A block that tenant a has in one pool."""
+    """Check that the devices have pools of their own: a block stored in one is
+    absent in the other.
+    """
     key, member = Key(b"k"), Member("a", b"w", BLOCK)
     with (
         closing(PoolClient(one / "tiers.sock", member, answer_s=10)) as here,
@@ -188,6 +196,7 @@ def answer(client: PoolClient, key: Key) -> Lookup:
     return found
 
 
+@pytest.mark.slow
 def test_one_stops_and_leaves_nothing_and_the_other_serves_on(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with served(tmp_path / "2", "a", "b", memory="128MiB") as two:

@@ -34,7 +34,9 @@ def test_the_controller_is_a_library() -> None:
 
 @pytest.mark.parametrize("name", ["replay_two_policies", "simulate_one"])
 def test_what_the_shell_examples_ask_for_is_understood(name: str, tmp_path: Path) -> None:
-    """Every option and file of theirs is there; `replay` and `simulate` have tests of their own."""
+    """Each option in the shell examples is one of its command's, and each file of configs/ exists.
+    `replay` and `simulate` have tests of their own.
+    """
     text = (ROOT / "examples" / f"{name}.sh").read_text().replace("\\\n", " ")
     lines = [line.split() for line in text.splitlines() if line.startswith(".venv/bin/mirage")]
     assert lines

@@ -1,4 +1,4 @@
-"""`mirage explain` as a person runs it: what it prints, what it refuses, what it never imports."""
+"""`mirage explain` as a command: its output, its refusals, and modules that it must not import."""
 
 import json
 import subprocess
@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 import yaml
 from model_folder import OPT_13B, make_unweighed
@@ -19,10 +20,8 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def explain(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "mirage", "explain", *words],
-        capture_output=True,
-        text=True,
+    return forked.run(
+        ["-m", "mirage", "explain", *words],
         cwd=folder,
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "COLUMNS": "40"},
         timeout=180,
@@ -31,14 +30,14 @@ def explain(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def written(tmp_path: Path) -> Path:
-    """The folder of c.yaml: two OPT-13b on one GPU."""
+    """Folder with c.yaml, a configuration of two OPT-13b on one GPU."""
     make_unweighed(tmp_path / "model", OPT_13B)
     write(tmp_path)
     return tmp_path
 
 
 def write(folder: Path, **changes: Any) -> None:
-    """c.yaml, its second tenant changed."""
+    """Write c.yaml with `changes` in its second tenant."""
     each = {"model": "model", "share": 50}
     tenants = [{"name": "a", **each}, {"name": "b", **each, **changes}]
     device = {"kind": "cuda", "memory": "72GiB"}

@@ -1,4 +1,4 @@
-"""The rows of ``make gpu-many``, with engines on host memory."""
+"""The rows of `make gpu-many`, measured with engines on host memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models of a hub of our own: whole and right in huggingface_hub's cache, or not there."""
+"""Models fetched from a loopback hub: whole and right in huggingface_hub's cache, or absent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WEIGHTS = "model.safetensors"
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """A folder as people upload it."""
+    """Model folder with the files that people upload to a hub."""
     folder = make_folder(tmp_path / "model")
     (folder / "tokenizer.json").write_text("{}")
     (folder / "README.md").write_text("# A model")
@@ -63,7 +63,7 @@ def blobs(place: HubPlace) -> list[str]:
 
 
 def library(place: HubPlace, code: str) -> str:
-    """Output of a program that uses huggingface_hub with that hub and cache."""
+    """Output of a program that uses huggingface_hub with the hub and cache of `place`."""
     environment = {**os.environ, "HF_ENDPOINT": place.endpoint, "HF_HUB_CACHE": str(place.cache)}
     environment |= {"HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
     done = subprocess.run(

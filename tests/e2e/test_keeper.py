@@ -1,4 +1,4 @@
-"""The keeper's process, with engines that are stood in for: what it hands out, and to whom."""
+"""The keeper's process, with stand-ins for engines: which master each of them gets."""
 
 from __future__ import annotations
 

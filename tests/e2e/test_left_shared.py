@@ -1,4 +1,4 @@
-"""A session whose tests leave a file in /dev/shm fails, and says which test it was."""
+"""A session whose tests leave a file in /dev/shm fails, and names the test."""
 
 from __future__ import annotations
 
@@ -67,7 +67,9 @@ def test_the_session_fails_and_names_file_and_test(tmp_path: Path, processes: st
 
 
 def test_what_a_living_process_has_is_no_remainder() -> None:
-    """A semaphore for one, whose maker has mapped it under another name."""
+    """A living process has mapped a semaphore, which it made under another name. This file does not
+    count as left; an unmapped file does.
+    """
     pipe = subprocess.PIPE
     words = [sys.executable, "-c", SEMAPHORE + "sys.stdin.readline()"]
     kept = subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True)

@@ -1,4 +1,4 @@
-"""The live page in a real browser, of a real router: seen, read aloud, and used by keys alone."""
+"""The live page of a real router in a real browser: seen, read aloud, and used by keys alone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from mirage.serve.overview.forms import (
     OverviewTold,
     RoleBytes,
 )
-from mirage.serve.resizing import Resize
+from mirage.serve.routed.resizing import Resize
 
 pytestmark = [
     pytest.mark.e2e,
@@ -42,19 +42,19 @@ pytestmark = [
 
 DRIVEN = Path(__file__).with_name("driven_page.py")
 SCREEN, PHONE = 1280, 400
-"""CSS pixels."""
+"""Widths of the window in CSS pixels."""
 LIMIT_S = 60
 READABLE = 4.5
-"""WCAG's contrast for text."""
+"""Least contrast of text by WCAG."""
 MIB = 1 << 20
 WORDS = ["The capital ", "of France ", "is Paris."]
 MARKUP = "<img src=x onerror=alert(1)>"
 ENDING = {"garbled": b"{no JSON", "broken": b'{"error": {"message": "too hot"}}'}
-"""Events over which a page gives an answer up, by prompts."""
+"""Events at which a page gives an answer up, by the prompt that makes the fake engine send them."""
 
 
 class Overviews:
-    """A supervisor's end: its overview changes with what a test says."""
+    """Stand-in for the supervisor, whose overview the test sets."""
 
     def __init__(self) -> None:
         self.names = ["a", "b/1"]
@@ -93,7 +93,7 @@ class Overviews:
 
 
 async def says(engine: FakeEngine, request: web.Request) -> web.StreamResponse:
-    """A chat's stream, or an error for a prompt of it."""
+    """Answer of the fake engine to a chat: a stream, or an error if the prompt is "fail"."""
     asked = engine.seen[-1]["body"]["messages"][-1]["content"]  # type: ignore[index]
     if asked == "fail":
         error = {"message": "no chat template", "code": 400}
@@ -114,7 +114,7 @@ async def says(engine: FakeEngine, request: web.Request) -> web.StreamResponse:
 
 
 async def _stays(engine: FakeEngine) -> None:
-    """Computes on until nobody wants to hear it."""
+    """Wait, as if computing, until the client has gone."""
     try:
         await engine.go_on.wait()
     except asyncio.CancelledError:
@@ -123,7 +123,7 @@ async def _stays(engine: FakeEngine) -> None:
 
 
 class Page:
-    """The page in a browser, of a router whose site is served in a thread."""
+    """The live page in a browser; the router's site is served in a thread."""
 
     def __init__(self, browser: subprocess.Popen[str], site: Site, overviews: Overviews) -> None:
         self._browser, self.site, self.overviews = browser, site, overviews
@@ -148,7 +148,7 @@ class Page:
         return str(self.js("document.body.innerText"))
 
     def focused(self) -> str:
-        """Tag and name of what has the focus."""
+        """Tag and name of the element that has the focus."""
         return str(
             self.js(
                 "[document.activeElement.tagName.toLowerCase(), document.activeElement.id || "
@@ -160,7 +160,7 @@ class Page:
 
 @contextmanager
 def served(folder: Path, table: AccessTable, overviews: Overviews) -> Iterator[Site]:
-    """A router before two engines that chat, in a thread of its own."""
+    """While the block runs, a thread runs a router and two fake engines that answer chats."""
     loop = asyncio.new_event_loop()
     begun: list[Site] = []
     ready, over = threading.Event(), asyncio.Event()
@@ -191,7 +191,7 @@ Opened = Callable[..., Page]
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Iterator[Opened]:
-    """Opens the page, in a scheme and at a width."""
+    """Function that opens the live page in a colour scheme and at a width."""
     with ExitStack() as stack:
 
         def begin(scheme: str = "light", width: int = SCREEN, table: AccessTable = NO_KEYS) -> Page:
@@ -324,7 +324,9 @@ def test_an_answer_can_be_stopped_and_a_refusal_is_said(opened: Opened) -> None:
 
 @pytest.mark.parametrize("prompt", ENDING)
 def test_a_stream_that_is_given_up_is_ended(opened: Opened, prompt: str) -> None:
-    """Else its engine computes to the end for nobody."""
+    """The page gives a stream up after an odd event, and closes it. Otherwise the engine would
+    compute the answer to its end in vain.
+    """
     page = opened()
     page.until(DRAWN)
     page.js("document.querySelector('summary').click()")

@@ -1,4 +1,4 @@
-"""Lines of a server as JSON, in files that others move away; and what no line may have."""
+"""Lines of a server's log as JSON, in files that are rotated; and secrets that no line has."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from supervised import serving, write_config
 from test_serve_keys import ask, new_key
 
 from mirage.config import ConfigError
-from mirage.serve.logs import FIELDS, JsonLine, LogFormat, LogPlan, ReopenedFile
+from mirage.serve.logs.logs import FIELDS, JsonLine, LogFormat, LogPlan, ReopenedFile
 
 pytestmark = pytest.mark.e2e
 
@@ -26,8 +26,8 @@ SECRET = "a prompt that is nobody's business"
 PROGRAM = """
 import sys
 from pathlib import Path
-from mirage.serve.logs import LogFormat, LogPlan, log_by
-from mirage.serve.said import say
+from mirage.serve.logs.logs import LogFormat, LogPlan, log_by
+from mirage.serve.logs.progress import say
 import logging
 log_by(LogPlan(LogFormat(sys.argv[1]), Path(sys.argv[2]) if sys.argv[2] else None), "INFO")
 say("said")
@@ -37,7 +37,7 @@ logging.getLogger("mirage.x").debug("hidden")
 FULL = """
 import logging, resource, sys
 from pathlib import Path
-from mirage.serve.logs import JsonLine, ReopenedFile
+from mirage.serve.logs.logs import JsonLine, ReopenedFile
 log, file = logging.Logger("x"), Path(sys.argv[1])
 log.addHandler(ReopenedFile(file))
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))

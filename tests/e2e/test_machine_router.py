@@ -1,4 +1,4 @@
-"""Routers of machines before all devices: through doors, without a controller, one device lost."""
+"""Routers of machines for all devices: through doors, without a controller, a device lost."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from mirage.machines.seam import DeviceCall, MachineAway
 from mirage.machines.tether_messages import TetherTold
 from mirage.serve.access.forms import AccessKey
 from mirage.serve.access.ring import digest
-from mirage.serve.logs import LogFormat
+from mirage.serve.logs.logs import LogFormat
 from mirage.serve.machine.machine_router import PROGRAM as ROUTER
 from mirage.serve.machine.machine_router import RouterOrder
 from mirage.serve.machine.tethered import TetheredOrder
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 CLIENT = "a client's secret"
 CLIENTS_KEY = AccessKey("client", digest(CLIENT), None)
@@ -39,7 +39,7 @@ OWN_KEY = AccessKey("cluster", digest(SECRET), None, admin=True, metrics=True)
 
 
 class Tethers:
-    """Servers of orders in folders of their own, by their names."""
+    """Device servers and routers started by their orders, each in its own folder, by name."""
 
     def __init__(self, folder: Path, short: Path) -> None:
         self.folder, self._short = folder, short
@@ -47,7 +47,7 @@ class Tethers:
         self.given = dict[str, RouterOrder]()
 
     def start(self, program: tuple[str, ...], given: TetheredOrder | RouterOrder) -> TetherTold:
-        """Start one, and wait until it is ready."""
+        """Start the server of an order, and wait until it is ready."""
         folder = self.folder / given.device
         folder.mkdir(exist_ok=True)
         (folder / "order.json").write_bytes(msgspec.json.encode(given))
@@ -71,12 +71,12 @@ class Tethers:
         return None
 
     def device(self, name: str, *tenants: str) -> TetherTold:
-        """Start a device's server."""
+        """Start the server of a device, and wait until it is ready."""
         given = order(self.folder / "models", name, *tenants)
         return self.start(PROGRAM, msgspec.json.decode(given.order, type=TetheredOrder))
 
     def router(self, name: str, doors: dict[str, str]) -> TetherTold:
-        """Start a router before these devices."""
+        """Start a router for devices; `doors` has the address of each device's door."""
         config = msgspec.json.decode(
             order(self.folder / "models", "left", "a").order, type=TetheredOrder
         ).config
@@ -89,7 +89,7 @@ class Tethers:
         return self.start(ROUTER, given)
 
     def orders(self, name: str, *, query: str = "", status: int = 200, **changes: Any) -> Any:
-        """Answer of a router to another order."""
+        """Send a router a changed order; return the answer, whose status must be `status`."""
         order = msgspec.structs.replace(self.given[name], **changes)
         call = DeviceCall("PUT", f"/order{query}", msgspec.json.encode(order))
         told = self.call(f"router@{name}", call, status)
@@ -98,7 +98,7 @@ class Tethers:
         return told
 
     def limits(self, name: str, **http: Any) -> Any:
-        """Configuration of a router with this section `http`."""
+        """Configuration of a router with these keys in its section `http`."""
         config = self.given[name].config
         return msgspec.structs.replace(config, raw=config.raw | {"http": http})
 
@@ -189,7 +189,8 @@ def test_a_router_and_a_device_obey_another_order_while_they_serve(
     router = tethers.router("m1", {"left": left.url})
     until(lambda: serves(router.url, "a"), "it serves")
     another = AccessKey("another", digest("another secret"), None)
-    with closing(drips(router.url, CLIENT)) as stream:
+    with closing(drips(router.url, CLIENT)) as connection:
+        stream = connection.getresponse()  # it has begun
         tethers.orders("m1", keys=(another, OWN_KEY), config=tethers.limits("m1", body_s=9.0))
         assert ask(router.url, "a", CLIENT)[0] == 401
         assert ask(router.url, "a", "another secret")[0] == 200
@@ -197,7 +198,7 @@ def test_a_router_and_a_device_obey_another_order_while_they_serve(
         assert told["url"] == router.url
         status, answer = ask(router.url, "a", "another secret")
         assert (status, answer["error"]["code"]) == (503, "too_many_connections")
-        assert stream.getresponse().read().count(b"data: {}") == 10, "what runs goes on"
+        assert stream.read().count(b"data: {}") == 10, "what runs goes on"
     tethers.orders("m1", config=tethers.limits("m1"))
     until(lambda: ask(router.url, "a", "another secret")[0] == 200, "the limit has gone")
 
@@ -230,6 +231,9 @@ def test_a_router_and_a_device_obey_another_order_while_they_serve(
     tethers.call("left", DeviceCall("PUT", "/keys", b"[1]"), 400)
     assert ask(router.url, "a", "another secret")[0] == 200, "the router's are its own"
     gone = family(left, "a") | family(router)
+    doors = {"left": left.url, "new": ""}
+    assert tethers.orders("m1", doors=doors)["url"] == router.url, "it answers"
+    until(lambda: tethers.told("router@m1") is None, "and ends, so that another one starts")
     tethers.close()
     assert_gone(gone)
 
@@ -241,7 +245,9 @@ def is_open(url: str, secret: str) -> bool:
 
 
 def drips(url: str, secret: str) -> http.client.HTTPConnection:
-    """A stream of ten events a second, of which nothing was read."""
+    """Connection over which a stream of ten events a second has been requested, and
+    nothing read.
+    """
     parts = urlsplit(url)
     there = http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=60)
     body = json.dumps({"model": "a", "prompt": "drip", "max_tokens": 10, "stream": True})

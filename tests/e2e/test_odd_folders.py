@@ -1,4 +1,4 @@
-"""A thousand random odd folders: each is served or refused in one line, and touches nobody."""
+"""A thousand random odd folders: each is served, or refused in one line without harm to others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ FOLDERS, AT_ONCE = 1000, 100
 @pytest.mark.drawn("part")
 @pytest.mark.parametrize("part", range(FOLDERS // AT_ONCE))
 def test_odd_folders_are_refused_in_one_line_and_the_others_stay(tmp_path: Path, part: int) -> None:
-    """vLLM is played: the folders' border is what is tried, with the whole command around it."""
+    """`mirage check` on odd folders beside a good one: each is accepted or refused in one line, and
+    the good one is accepted. vLLM is replaced by a fake probe, because only our checks of folders
+    are tested.
+    """
     draw = drawn(f"folders {part}")
     model = make_folder(tmp_path / "model")
     save_tokenizer(model, 128)

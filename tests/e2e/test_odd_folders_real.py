@@ -38,7 +38,9 @@ def test_what_check_accepts_of_them_is_served(tmp_path: Path) -> None:
 
 
 def _serve(folder: Path, tenants: list[dict[str, object]]) -> None:
-    """Each of them answers a request of its own, under its adapter's name if it has one."""
+    """Serve the tenants with real engines, and send a request to each under each name, its
+    adapters' included.
+    """
     path = folder / "served.yaml"
     content = {"device": {"memory": MEMORY}, "dtype": "float32", "tenants": tenants}
     path.write_text(yaml.safe_dump(content))

@@ -1,4 +1,6 @@
-"""The oracle looks at saturated worlds, keeps the worst, and goes on where it stopped."""
+"""`benchmarks.oracle` looks at saturated worlds, keeps the worst, and continues
+where it stopped.
+"""
 
 from __future__ import annotations
 

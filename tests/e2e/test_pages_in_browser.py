@@ -27,16 +27,18 @@ pytestmark = [
 BROWSER = Path(__file__).with_name("browser.py")
 PAGES = ("replay", "simulate", "decode", "tune", "profile")
 SCREEN, PHONE = 1280, 390
-"""CSS pixels."""
+"""Widths of the window in CSS pixels."""
 LEGIBLE = 3.0
 """WCAG's contrast for large text; marks of a picture count as such."""
 READABLE_PX = 600
-"""A picture that is narrower has letters that nobody reads."""
+"""Least width of a picture in CSS pixels: the letters of a narrower one are too small to read."""
 
 
 @pytest.fixture(scope="module")
 def look(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What the browser sees of a page, in a scheme and at a width."""
+    """Function that returns what a page looks like in a browser, in a colour scheme
+    and at a width.
+    """
     folder = tmp_path_factory.mktemp("pages")
     pages = all_pages(folder)
 

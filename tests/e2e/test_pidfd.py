@@ -1,4 +1,4 @@
-"""The end of a process that is another one's child: heard of, and with its status."""
+"""The end of a process that is not a child of this one: notified, and with its exit status."""
 
 from __future__ import annotations
 
@@ -67,7 +67,9 @@ def test_a_grandchild_that_its_parent_reaped(script: str, number: int | None, st
 
 @pytest.mark.parametrize("marked", [False, True])
 def test_a_grandchild_that_nobody_has_reaped(marked: bool) -> None:
-    """Its parent may be busy, or dead and its heir slow."""
+    """A process has ended and its parent has not reaped it, because the parent may be busy or dead.
+    It counts as dead, with its exit status.
+    """
 
     async def main() -> None:
         child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)

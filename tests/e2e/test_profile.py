@@ -1,4 +1,4 @@
-"""`mirage profile` as a person runs it: what it refuses, keeps and writes; and, slow, all of it."""
+"""`mirage profile` as a command: refusals, kept parts, written files; slow: a whole profile."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def start(
 
 
 def mirage(*words: str, folder: Path, timeout_s: float = 180) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of a command that ends."""
+    """Exit code, stdout and stderr of a command of `mirage`."""
     process = start(*words, folder=folder)
     try:
         out, err = process.communicate(timeout=timeout_s)
@@ -55,7 +55,7 @@ def mirage(*words: str, folder: Path, timeout_s: float = 180) -> tuple[int, str,
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of c.yaml: one small model, in turns."""
+    """Folder with c.yaml, a configuration of one small model in turns."""
     made = tmp_path_factory.mktemp("profile")
     paths = make_models(made / "models", which=["llama"], layers=4)
     tenant = {"name": "a", "model": str(paths["llama"]), "share": 90, "max_model_len": 128}
@@ -93,7 +93,7 @@ def test_what_cannot_be_measured_is_one_line(
 
 
 def keep(folder: Path, output: Path, without: str = "") -> None:
-    """Parts as if all but one had been measured, a moment ago."""
+    """Store all parts of a profile except `without`, as if they had just been measured."""
     measuring = Measuring(folder / "c.yaml", load(folder / "c.yaml"), QUICK)
     keep_parts(measuring, output, without)
 
@@ -127,6 +127,7 @@ def test_explain_reads_the_file_that_the_configuration_names(folder: Path) -> No
     assert "device.profile" in out.splitlines()[0]
 
 
+@pytest.mark.slow
 def test_only_the_part_that_is_missing_is_measured(folder: Path) -> None:
     output = folder / "one.yaml"
     keep(folder, output, without="message")
@@ -188,7 +189,9 @@ def wait_for(file: Path, process: subprocess.Popen[str]) -> None:
 
 
 def check_whole(file: Path) -> None:
-    """Every figure was measured on what was there, and none is impossible."""
+    """Check that each figure of a profile was measured on this machine, and that none is
+    impossible.
+    """
     read = hardware(str(file))
     assert read.step_overhead_ms.value > 0
     assert read.link_gb_s.value >= read.link_mixed_gb_s.value > 0

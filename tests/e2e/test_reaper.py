@@ -1,4 +1,4 @@
-"""The reaper's own death: noticed, told, and made up for."""
+"""The reaper itself dies: its supervisor notices, logs it, and starts a new one that takes over."""
 
 import contextlib
 import logging
@@ -19,7 +19,7 @@ from mirage.processes import reaper, reaper_client
 from mirage.processes.marks import MarkedProcess, mark_of
 from mirage.processes.reaper_client import ReaperClient
 from mirage.processes.stopped import end_adopted_if_stopped, end_if_stopped
-from mirage.serve.held import HeldFolder
+from mirage.serve.rundir.locked_folder import HeldFolder
 
 pytestmark = pytest.mark.e2e
 
@@ -146,7 +146,9 @@ def test_after_a_pause_of_everything_a_child_may_be_continued_a_little_later(
     sleeps = []
 
     def sleep(seconds: float) -> None:
-        """The first one is a long pause; what was stopped is continued after the second."""
+        """Replacement of the reaper's sleep. The first one is a long pause; after the second the
+        child is continued.
+        """
         sleeps.append(seconds)
         if len(sleeps) == 2:
             child.send_signal(signal.SIGCONT)
@@ -167,7 +169,9 @@ def test_the_end_of_a_run_is_no_death(tmp_path: Path, caplog: pytest.LogCaptureF
 
 
 def test_one_that_comes_to_it_late_knows_whose_it_was(tmp_path: Path) -> None:
-    """Its parent is another process by then."""
+    """A reaper starts after its supervisor has ended, so its parent is another process. It knows
+    the supervisor by the process id in its arguments, and removes its files.
+    """
     file, folders = tmp_path / "ready.json", [tmp_path / "a", tmp_path / "b"]
     file.write_text('{"pid": 4194305}')
     for folder in folders:
@@ -189,7 +193,7 @@ def test_a_ready_file_that_is_another_ones_stays(tmp_path: Path, content: str | 
 
 
 def reaping(folder: Path, *lines: str) -> subprocess.Popen[str]:
-    """A reaper whose supervisor has said these lines and is dead."""
+    """A reaper to which a supervisor, dead by now, has sent these lines."""
     process = subprocess.Popen(
         [sys.executable, "-I", reaper.__file__, "4194305", "", str(folder)],
         stdin=subprocess.PIPE,

@@ -1,6 +1,7 @@
 """The replay client and command against a real HTTP server that streams as vLLM does."""
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -51,7 +52,7 @@ def sent(
     habits: Habits = PATIENT,
     key: str | None = None,
 ) -> Journal:
-    """What the journal holds after these calls went to a fake server."""
+    """Journal of the replay client after it has sent `calls` to a fake server."""
 
     async def run() -> Journal:
         server = fake or Fake()
@@ -147,9 +148,16 @@ def test_a_later_turn_keeps_its_own_time_where_that_is_later():
 
 
 def test_a_turn_that_fails_does_not_end_its_session():
-    broken = replace(turn(0, "s"), tenant="missing")
-    found = errors(sent([broken, turn(1, "s")], habits=Habits(think_s=0.0)))
-    assert found[0] and found[1] is None
+    calls = [replace(turn(n, "s"), tenant="missing") for n in range(2)]
+    ended = {o.call.index: o for o in sent(calls, habits=Habits(think_s=0.1)).outcomes}
+    assert ended[0].error and ended[1].error
+    assert ended[1].sent_s >= ended[0].ended_s + 0.1
+
+
+def test_sessions_of_two_tenants_with_one_name_do_not_wait_for_each_other():
+    calls = [turn(0, "s"), replace(turn(1, "s"), tenant="missing")]
+    ended = {o.call.index: o for o in sent(calls, habits=Habits(think_s=0.2)).outcomes}
+    assert ended[1].sent_s < ended[0].ended_s + 0.2
 
 
 def test_without_a_pause_turns_wait_for_nobody():
@@ -340,7 +348,7 @@ def config(tmp_path):
 
 @pytest.fixture
 def modes(monkeypatch):
-    """How the fake that is started for each policy behaves."""
+    """Behaviour of the fake server for each policy, which the test may change before it starts."""
     modes = dict.fromkeys(VARIANTS, "answer")
 
     def serve_command(path, variant, ready_file, memory_bytes=None):
@@ -352,7 +360,7 @@ def modes(monkeypatch):
 
 @pytest.fixture
 def command(modes):
-    """Run `mirage replay` in this process, against fakes."""
+    """Function that runs `mirage replay` in this process, with fake servers."""
     app = typer.Typer()
     app.command()(replay_command)
 
@@ -612,7 +620,9 @@ typer.run(replay_command)
 
 
 def stalling(config, folder):
-    """The command of a replay whose second policy stalls, and the pipe that then says so."""
+    """Command line of a replay whose second policy's server stalls, and the path of the pipe (FIFO)
+    to which that server then writes.
+    """
     fifo = folder / "fifo"
     os.mkfifo(fifo)
     arguments = [config, "--output", folder, "--policy", "static,mirage", "--limit", 3]
@@ -685,7 +695,7 @@ def children(pid: int) -> list[str]:
 
 
 HOLD = f"""
-import os, signal, sys, time
+import os, signal, subprocess, sys, time
 from pathlib import Path
 from mirage.tools.replay import child
 from mirage.tools.replay.policies import VARIANTS
@@ -695,27 +705,47 @@ child.serve_command = lambda config, variant, ready, memory: [
 ]
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell does for what it runs in background
 static = VARIANTS["static"]
-with terminate_like_interrupt(), child.Server(Path("c"), static, Path("log")) as server:
-    print(server._process.pid, flush=True)
+class Told(subprocess.Popen):
+    def __init__(self, words, **options):
+        super().__init__(words, **options)
+        if words[1] == {str(FAKE)!r}:
+            print(self.pid, flush=True)
+            if len(sys.argv) > 1:
+                signal.raise_signal(int(sys.argv[1]))
+subprocess.Popen = Told
+with terminate_like_interrupt(), child.Server(Path("c"), static, Path("log")):
     time.sleep(600)
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_replay_that_is_ended_takes_its_server_along(tmp_path, number):
+@pytest.mark.parametrize(
+    ("number", "starting"),
+    [
+        (signal.SIGKILL, False),
+        (signal.SIGTERM, False),
+        (signal.SIGINT, False),
+        (signal.SIGTERM, True),
+        (signal.SIGINT, True),
+    ],
+)
+def test_a_replay_that_is_ended_takes_its_server_along(tmp_path, number, starting):
     temporary = tmp_path / "t"
     temporary.mkdir()
     replay = subprocess.Popen(
-        [sys.executable, "-c", HOLD],
+        [sys.executable, "-c", HOLD, *([str(int(number))] if starting else [])],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         cwd=tmp_path,
         env={**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": str(HERE.parent.parent)},
     )
-    server = psutil.Process(int(replay.stdout.readline()))
-    replay.send_signal(number)
+    pid = int(replay.stdout.readline())
+    servers = []
+    with contextlib.suppress(psutil.NoSuchProcess):  # it may have been ended already
+        servers.append(psutil.Process(pid))
+    if not starting:
+        replay.send_signal(number)
     replay.communicate(timeout=180)
-    _, alive = psutil.wait_procs([server], timeout=60)
+    _, alive = psutil.wait_procs(servers, timeout=60)
     assert not alive
     deadline = time.monotonic() + 60
     while list(temporary.iterdir()) and time.monotonic() < deadline:
@@ -728,7 +758,7 @@ def test_a_replay_that_is_ended_takes_its_server_along(tmp_path, number):
 
 @pytest.fixture
 def measured(monkeypatch, modes):
-    """Policies and memory of the servers that were started, in their order."""
+    """List of the servers started so far: policy, and device memory."""
     started = []
     plain = child.serve_command
 

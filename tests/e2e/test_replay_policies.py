@@ -1,4 +1,4 @@
-"""The product's main job: one burst under each policy, on real engines, through the command."""
+"""One burst of requests under each policy, on real engines, through `mirage replay`."""
 
 from pathlib import Path
 from typing import Any

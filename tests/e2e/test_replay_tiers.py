@@ -28,7 +28,9 @@ TURNS = {
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Of two models on a device that holds few histories, one request at a time."""
+    """Report of a replay of two models, one request at a time, on a device that holds few
+    conversations.
+    """
     folder = tmp_path_factory.mktemp("tiers")
     paths = make_models(folder, which=["llama", "qwen3"], layers=6)
     tenants = [

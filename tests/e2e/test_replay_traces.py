@@ -1,4 +1,4 @@
-"""`mirage replay` of tenants' own synthetic traces, against a server: what it is really asked."""
+"""`mirage replay` of one synthetic trace for each tenant, and the requests that a server gets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CONFIG = (
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers each completion with one token, and keeps what it was asked."""
+    """HTTP handler that answers each completion with one token, and keeps the requests."""
 
     def log_message(self, *_: object) -> None: ...
 
@@ -76,7 +76,7 @@ def replay(tmp_path: Path, server: ThreadingHTTPServer, *words: object):
 
 
 def asked(server: ThreadingHTTPServer) -> list[dict]:
-    """Without the warm-up."""
+    """Bodies of the requests that the server got, except those of the warm-up."""
     return [body for body in server.bodies if body["prompt"] != "Hello"]  # type: ignore[attr-defined]
 
 

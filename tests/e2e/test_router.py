@@ -23,10 +23,10 @@ from mirage.config import HttpSection, Policy
 from mirage.control.roster.states import LifeState
 from mirage.protocol import ModelShape, Report
 from mirage.serve.access.forms import NO_KEYS, AccessTable
-from mirage.serve.registry import Registry, TenantServer
-from mirage.serve.resizing import Resize
+from mirage.serve.api.routes import FORM_ROUTES, JSON_ROUTES
+from mirage.serve.registry.registry import Registry, TenantServer
+from mirage.serve.routed.resizing import Resize
 from mirage.serve.router.app import Router
-from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES
 from mirage.serve.routing.inner import Overview
 
 pytestmark = pytest.mark.e2e
@@ -38,7 +38,7 @@ WAIT_S = 60
 
 @dataclass
 class FakeEngine:
-    """One tenant's vLLM server. `violations` collects whatever a router must not do."""
+    """Fake of one tenant's vLLM server. `violations` collects what a router must not send to it."""
 
     name: str
     socket: Path
@@ -72,7 +72,7 @@ async def plain(engine: FakeEngine, request: web.Request) -> web.StreamResponse:
 
 
 async def slow_stream(engine: FakeEngine, request: web.Request) -> web.StreamResponse:
-    """Sends the first event, then waits for `go_on` before the others."""
+    """Answer of a fake engine: its first event, and the others once `go_on` is set."""
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
     await response.prepare(request)
     await response.write(EVENTS[0])
@@ -89,7 +89,7 @@ async def slow_stream(engine: FakeEngine, request: web.Request) -> web.StreamRes
 
 
 async def never(engine: FakeEngine, request: web.Request) -> web.StreamResponse:
-    """Says nothing at all."""
+    """Answer of a fake engine that accepts a request and never sends anything."""
     engine.begun.set()
     try:
         await asyncio.Event().wait()
@@ -120,7 +120,7 @@ async def refuses(engine: FakeEngine, request: web.Request) -> web.StreamRespons
 
 @dataclass
 class Site:
-    """A running router in front of two fake engines, `a` and `b/1`."""
+    """A running router and two fake engines, `a` and `b/1`."""
 
     http: aiohttp.ClientSession
     registry: Registry
@@ -137,12 +137,12 @@ class Site:
         return self.routed.router
 
     async def becomes(self, name: str, state: LifeState) -> None:
-        """A tenant is in another state, and the router has seen it."""
+        """Set a tenant's state, and wait until the router has seen it."""
         self.registry.backends[name].state = state
         await self.seen()
 
     async def seen(self) -> None:
-        """Return when the router does as the registry says."""
+        """Wait until the router has the registry's present table."""
         await self.routed.desk.seen()
 
     def post(self, body: object, path: str = "/v1/completions", **kwargs: object):  # type: ignore[no-untyped-def]
@@ -246,7 +246,9 @@ GOES_ON = {
 
 
 def test_only_wanted_headers_go_on_to_an_engine(tmp_path: Path) -> None:
-    """Keys, cookies and what proxies tell stay here, as does what `Connection` names."""
+    """Keys, cookies, headers of proxies, and headers that `Connection` names do not reach the
+    engine.
+    """
 
     async def scenario(site: Site) -> None:
         async with site.post({"model": "a"}, headers=OF_CLIENTS | GOES_ON) as answer:
@@ -361,7 +363,9 @@ def test_a_client_that_leaves_cancels_the_engines_request(tmp_path: Path) -> Non
 
 
 def counting(site: Site) -> asyncio.Queue[tuple[str, int]]:
-    """Tenant and status of each request, when it is counted."""
+    """Queue of tenant and status of each request, filled at the moment when the
+    router counts it.
+    """
     counted: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
     count = site.router.metrics.answered
 
@@ -406,7 +410,7 @@ def test_one_whose_client_leaves_before_its_body_is_there_is_counted(tmp_path: P
 
 
 async def uploading(site: Site) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection that has sent half of a body, and that the router reads from."""
+    """Connection over which half of a body was sent, so that the router is still reading it."""
     address = URL(site.url)
     reader, writer = await asyncio.open_connection(address.host, address.port)
     head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n"
@@ -490,7 +494,7 @@ async def dies_in_mid_event(engine: FakeEngine, request: web.Request) -> web.Str
 
 
 async def broken(answer: aiohttp.ClientResponse) -> bytes:
-    """All that comes of an answer that breaks off."""
+    """All bytes of an answer, which must break off."""
     rest = b""
     with pytest.raises(aiohttp.ClientPayloadError):
         while chunk := await answer.content.readany():
@@ -499,7 +503,9 @@ async def broken(answer: aiohttp.ClientResponse) -> bytes:
 
 
 def test_half_an_event_is_not_passed_on(tmp_path: Path) -> None:
-    """A client would take the error event behind it for its other half."""
+    """An engine dies after half an event of a stream. The client gets an error event and not that
+    half, which it would join with it.
+    """
 
     async def scenario(site: Site) -> None:
         site.a.answer = dies_in_mid_event
@@ -679,9 +685,10 @@ def test_another_encoding_is_a_415(tmp_path: Path, encoding: str) -> None:
 
 
 class LongestPause:
-    """Processor seconds that this process spent while its event loop did nothing else.
+    """Most processor seconds that this process spent between two turns of `watch`, which come every
+    5 ms if nothing else keeps the event loop.
 
-    Not the clock's: those are more wherever other processes want the processor too.
+    It does not use the clock, which other processes on a busy machine would advance too.
     """
 
     def __init__(self) -> None:
@@ -715,7 +722,9 @@ def test_half_a_gigabyte_in_half_a_megabyte_stops_nobody(tmp_path: Path, encodin
 
 
 def test_ten_million_lists_stop_nobody(tmp_path: Path) -> None:
-    """As objects of Python they took seconds, and no thread could run beside."""
+    """A body of ten million lists is answered with 404, and the event loop is stopped for less than
+    a second. To decode it into Python objects would take several.
+    """
     data = squeezed("gzip", b'{"model": "c", "prompt": [' + b"[]," * 10_000_000 + b"0]}")
 
     async def scenario(site: Site) -> None:
@@ -777,7 +786,7 @@ def test_a_timeline_is_made_beside_the_loop_that_beats(
         assert go_on.wait(WAIT_S)
         return msgspec.json.encode(told)
 
-    monkeypatch.setattr("mirage.serve.history.encoded", held)
+    monkeypatch.setattr("mirage.serve.registry.history.encoded", held)
 
     async def scenario(site: Site) -> None:
         asking = asyncio.create_task(site.http.get(site.url + "/mirage/timeline"))

@@ -1,4 +1,4 @@
-"""Pages of other origins at the router's port, as a browser asks for them."""
+"""Requests of web pages of other origins to the router, as a browser sends them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from test_router_keys import TABLE, bearer
 
 from mirage.config import HttpSection
 from mirage.serve.access.forms import AccessTable
-from mirage.serve.resizing import ROUTE, Resize
+from mirage.serve.routed.resizing import ROUTE, Resize
 
 pytestmark = pytest.mark.e2e
 

@@ -1,4 +1,4 @@
-"""Many connections, and many bodies, before one router."""
+"""Many connections and many bodies at one router, and its bounds for them."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from clients import connected, counted, limited, one_answer, refused
 from test_router import Site, never, run
 from yarl import URL
 
+from mirage.serve.clients.connection import MOST_LINGERING
 from mirage.units import KIB, MIB
 
 pytestmark = pytest.mark.e2e
@@ -25,7 +26,9 @@ GET = b"GET /live HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 async def is_let_in(url: str, peer: str = "127.0.0.1") -> bool:
-    """True once a connection of `peer` is answered; false if it is told that there are too many."""
+    """True if a connection from `peer` is served; False if it is answered that
+    there are too many.
+    """
     reader, writer = await connected(url, GET, peer)
     try:
         status, _, body = await one_answer(reader)
@@ -37,7 +40,9 @@ async def is_let_in(url: str, peer: str = "127.0.0.1") -> bool:
 
 
 async def in_the_end(url: str, peer: str = "127.0.0.1") -> None:
-    """A connection of `peer` is let in, as soon as another one has gone."""
+    """Connect from `peer` again and again until a connection is served, because another one has
+    gone.
+    """
     while not await is_let_in(url, peer):
         await asyncio.sleep(0.02)
 
@@ -62,8 +67,39 @@ def test_one_address_has_so_many_connections_and_another_one_as_well(tmp_path: P
     run(tmp_path, scenario, limited(connections_per_peer=2))
 
 
+def test_who_is_refused_may_send_a_request_first_and_reads_why(tmp_path: Path) -> None:
+    """Clients send head and body after the answer has come, before they read it."""
+
+    async def scenario(site: Site) -> None:
+        kept = await connected(site.url, GET)
+        assert (await one_answer(kept[0]))[0] == 200
+        late = [await connected(site.url) for _ in range(MOST_LINGERING)]
+        over = [await connected(site.url) for _ in range(MOST_LINGERING)]
+        for part in (b"POST /v1/completions HTTP/1.1\r\n", b"Content-Length: 9\r\n\r\n", b"x" * 9):
+            await asyncio.sleep(0.05)
+            for _, sends in late:
+                sends.write(part)
+                await sends.drain()
+        for answer, sends in over:  # closed at once: there are as many as may wait
+            assert (await one_answer(answer))[0] == 503
+            with pytest.raises(OSError):
+                for _ in range(3):
+                    sends.write(b"x")
+                    await sends.drain()
+                    await asyncio.sleep(0.01)
+        for one in late:
+            status, error = await refused(one)
+            assert (status, error["code"]) == (503, "too_many_connections")
+        kept[1].close()
+        await in_the_end(site.url)
+
+    run(tmp_path, scenario, limited(connections_per_peer=1))
+
+
 async def told(site: Site, name: str) -> dict[str, float]:
-    """A metric, or nothing as long as there is no room for who asks."""
+    """Values of a metric by label; empty while the router has no room for the
+    connection that asks.
+    """
     try:
         return await counted(site.http, site.url, name)
     except (OSError, asyncio.IncompleteReadError):
@@ -90,14 +126,14 @@ FULL = limited(body_bytes=1000)
 
 
 async def given_up(*asking: asyncio.Task[Any]) -> None:
-    """Clients that go away."""
+    """Cancel requests, as clients do that go away."""
     for task in asking:
         task.cancel()
     await asyncio.gather(*asking, return_exceptions=True)
 
 
 async def held(site: Site) -> asyncio.Task[object]:
-    """A request whose large body is with an engine that never answers."""
+    """Request whose large body has reached an engine that never answers."""
     site.a.answer = never
     asking = asyncio.create_task(site.post(LARGE).__aenter__())
     await site.a.begun.wait()
@@ -157,7 +193,9 @@ def test_what_a_body_may_become_has_to_have_room(tmp_path: Path) -> None:
 
 
 async def many_bodies(site: Site, count: int, bytes_each: int, fit: int) -> None:
-    """`fit` of `count` requests at once reach the engine: those whose bodies have room."""
+    """Send `count` requests at once. `fit` of them, whose bodies have room, reach the engine; the
+    others are refused with 503.
+    """
     site.a.answer = never
     body = json.dumps({"model": "a", "prompt": "x" * bytes_each}).encode()
 
@@ -183,14 +221,18 @@ def test_bodies_beyond_the_budget_reach_no_engine(tmp_path: Path) -> None:
 
 
 def memory(pid: int, field: str) -> int:
-    """Bytes that a process has, or had at most."""
+    """Bytes in a memory field of a process's /proc status, such as the present size or the largest
+    so far.
+    """
     found = re.search(rf"^{field}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.M)
     assert found is not None
     return int(found[1]) * KIB
 
 
 async def sent(url: str, body: bytes) -> int:
-    """Status of the answer to a body that this process has once, however many send it; 0: none."""
+    """Status of the answer to a body; 0 without an answer. This process has one copy of the body
+    for all senders.
+    """
     address = URL(url)
     loop = asyncio.get_running_loop()
     head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"

@@ -1,4 +1,4 @@
-"""Addresses that are none: the answer names the right one, in one sentence."""
+"""Requests to wrong addresses: the answer names the right one in a sentence."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ CHAT = "use POST /v1/chat/completions"
     ],
 )
 def test_a_404_says_the_right_address(tmp_path: Path, path: str, words: str) -> None:
-    """A raw request: clients of HTTP mend such a path themselves."""
+    """A raw request to a wrong path, which HTTP clients would correct before sending, is answered
+    with 404 and the right path.
+    """
 
     async def scenario(site: Site) -> None:
         head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{{}}"

@@ -1,4 +1,4 @@
-"""`X-Request-Id`: on every answer, at the engine, and among suspects."""
+"""`X-Request-Id`: in every answer, at the engine, and in the blame for an engine's end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from clients import connected, one_answer
 from test_router import Site, dies_at_once, run, slow_stream
 from test_router_open import BROKEN
 
-from mirage.serve.request_id import SANE
+from mirage.serve.http.request_id import SANE
 
 pytestmark = pytest.mark.e2e
 NAME = "X-Request-Id"

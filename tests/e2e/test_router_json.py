@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 from test_router import Site, run
 
-from mirage.serve.rates import NO_BOUNDS, BodyBounds
+from mirage.serve.access.rates import NO_BOUNDS, BodyBounds
 from mirage.serve.router.reading import AT_ONCE_BYTES
 
 pytestmark = pytest.mark.e2e
 
 LENGTHS = (0, 70_000, AT_ONCE_BYTES + 1)
-"""Bytes that are added; the last are looked at beside the event loop."""
+"""Numbers of bytes that are added to a body; bodies with the last number are parsed outside the
+event loop's thread.
+"""
 DEEP = 400
 ODD: dict[str, tuple[int, bytes, str]] = {
     "half a pair, escaped": (400, b'{"model": "a", "p": "\\ud83d"@}', "half of a surrogate pair"),
@@ -67,7 +69,10 @@ def test_a_body_has_one_answer_however_long_it_is(tmp_path: Path, what: str) -> 
 
 
 def test_one_depth_is_too_deep_at_every_length(tmp_path: Path) -> None:
-    """Readers begin with stacks of several depths: beside the loop, on it, within bounds."""
+    """Bodies nest so many lists that from one depth on they are refused. The depth is the same for
+    all lengths and with bounds, although such bodies are read in different threads with different
+    stacks.
+    """
 
     async def scenario(site: Site) -> None:
         async def status(depth: int, more: int) -> int:

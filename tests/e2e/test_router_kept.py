@@ -1,4 +1,4 @@
-"""Connections to engines that are kept, and engines that close them: over plain sockets."""
+"""Connections to engines that the router keeps, and engines that close them, over raw sockets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from routed import routed
 
 from mirage.config import Policy
 from mirage.control.roster.states import LifeState
-from mirage.serve.registry import Registry, TenantServer
+from mirage.serve.registry.registry import Registry, TenantServer
 from mirage.serve.router.engines import EngineConnections, EngineRequest
 from mirage.serve.router.reach import UnixReach
 
@@ -45,14 +45,16 @@ def answers(connection: socket.socket) -> None:
 
 
 def closes_unread(connection: socket.socket) -> None:
-    """Answer one, and close when the next one comes."""
+    """Fake engine that answers one request, and closes the connection when the next one arrives,
+    without reading it.
+    """
     answers(connection)
     assert select.select([connection], [], [], WAIT_S)[0]
     connection.close()
 
 
 def closes_read(connection: socket.socket) -> None:
-    """Answer one, and close once the next one was read."""
+    """Fake engine that answers one request, reads the next one, and closes the connection."""
     answers(connection)
     takes(connection)
     connection.close()
@@ -67,7 +69,9 @@ Scenario = Callable[[str, aiohttp.ClientSession], Awaitable[None]]
 
 
 def served(folder: Path, engines: Sequence[Engine], scenario: Scenario) -> int:
-    """Connections that came while a router was asked; each has its engine."""
+    """Run `scenario` with a router; each of `engines` handles one connection to the engine's
+    socket. Return the number of connections.
+    """
     came: list[socket.socket] = []
 
     def engine(listener: socket.socket) -> None:
@@ -98,7 +102,9 @@ def served(folder: Path, engines: Sequence[Engine], scenario: Scenario) -> int:
 
 
 def statuses(folder: Path, *engines: Engine, body: bytes = BODY) -> tuple[list[int], int]:
-    """Status of each of two requests, and connections that came."""
+    """Statuses of two requests sent one after the other, and the number of connections to the
+    engine.
+    """
     found: list[int] = []
 
     async def scenario(url: str, http: aiohttp.ClientSession) -> None:
@@ -132,12 +138,16 @@ def test_a_request_is_sent_no_third_time(tmp_path: Path) -> None:
 
 
 def test_a_request_that_an_engine_has_read_is_not_sent_again(tmp_path: Path) -> None:
-    """Nobody knows what it has done with it."""
+    """The engine closes a kept connection after it has read the second request. That is answered
+    with 502 and not sent again, because the engine may have acted on it.
+    """
     assert statuses(tmp_path, closes_read, answers) == ([200, 502], 1)
 
 
 def test_an_answer_that_nobody_waited_for_is_not_the_next_ones(tmp_path: Path) -> None:
-    """The connection of a client that has left is closed, and not used again."""
+    """A client leaves while the engine computes. That connection to the engine is closed, and the
+    next request gets its own answer on a new one.
+    """
     taken, left = threading.Event(), threading.Event()
 
     def slow(connection: socket.socket) -> None:
@@ -241,7 +251,9 @@ def test_a_long_body_comes_whole(tmp_path: Path) -> None:
 
 
 def test_an_engine_may_answer_before_it_has_read_a_long_body(tmp_path: Path) -> None:
-    """What it has not read of it is not taken for the next request."""
+    """An engine answers 413 before it has read the whole body. The router closes that connection,
+    because the engine would parse the rest of the body as the next request.
+    """
 
     def refuses(connection: socket.socket) -> None:
         connection.recv(1024)

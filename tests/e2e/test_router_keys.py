@@ -18,13 +18,13 @@ from aiohttp import web
 from test_router import EVENTS, FakeEngine, Site, plain, refuses, serving, slow_stream
 
 from mirage.control.roster.states import LifeState
-from mirage.serve import anthropic
 from mirage.serve.access.forms import AccessKey, AccessTable
+from mirage.serve.access.rates import BodyBounds, RateLimits
 from mirage.serve.access.ring import digest
+from mirage.serve.api import anthropic
+from mirage.serve.api.routes import FORM_ROUTES, JSON_ROUTES, REFUSED_ROUTES
 from mirage.serve.ends.ending import Ending
-from mirage.serve.rates import BodyBounds, RateLimits
-from mirage.serve.resizing import Resize
-from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES, REFUSED_ROUTES
+from mirage.serve.routed.resizing import Resize
 
 pytestmark = pytest.mark.e2e
 
@@ -60,7 +60,7 @@ def run(
 
 
 class Asked(NamedTuple):
-    """A route, and who may use it."""
+    """A route, and the kinds of keys that may use it."""
 
     method: str
     path: str
@@ -102,7 +102,9 @@ def test_the_table_has_every_route(tmp_path: Path) -> None:
 
 
 async def status(site: Site, asked: Asked, headers: dict[str, str]) -> int:
-    """Status of an answer, whose form is that of its route."""
+    """Status of an answer. Its error must have the form of the route's API, and no answer contains
+    a token.
+    """
     data: Any = b"{}" if asked.path == "/mirage/tiers" else b'{"model": "a"}'
     sent = {"Content-Type": "application/json", **headers}
     if asked.path in FORM_ROUTES:
@@ -351,7 +353,9 @@ def test_ready_says_whether_and_not_why(tmp_path: Path) -> None:
 
 
 def limited(**limits: int) -> AccessTable:
-    """The user's key with limits, beside another of the same models without."""
+    """Table with the key "user" that has these limits, and the key "free" for the same models
+    without limits.
+    """
     free = AccessKey("free", digest("free-token"), None)
     return AccessTable(
         (AccessKey("user", digest("user-token"), None, limits=RateLimits(**limits)), free)
@@ -361,7 +365,7 @@ def limited(**limits: int) -> AccessTable:
 async def asks(
     site: Site, name: str = "user", path: str = "/v1/completions", **body: object
 ) -> aiohttp.ClientResponse:
-    """The answer, read."""
+    """Send a request with a key, and read its answer."""
     answer = await site.post({"model": "a", **body}, path, headers=bearer(name))
     await answer.read()
     return answer
@@ -542,7 +546,9 @@ def test_keys_and_models_that_are_gone_have_no_lines(tmp_path: Path) -> None:
 
 
 def test_another_table_holds_from_the_next_request_on(tmp_path: Path) -> None:
-    """Two keys of one name are one client's: the second takes over from the first."""
+    """A table with two keys of one name is replaced by one with only the second. The first key is
+    refused from then on; the counts of both, which are one client's, continue.
+    """
 
     async def scenario(site: Site) -> None:
         limits = RateLimits(requests_per_minute=2)

@@ -1,13 +1,15 @@
-"""The line between a supervisor and its router: nobody sleeps while a request may slip in."""
+"""The line between supervisor and router: no tenant sleeps while a request may still reach it."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +23,7 @@ from mirage.control.roster.states import LifeState
 from mirage.serve.access.forms import NO_KEYS, AccessTable
 from mirage.serve.ends.ending import Ending
 from mirage.serve.ends.suspects import RequestFacts
-from mirage.serve.registry import Registry, TenantServer
+from mirage.serve.registry.registry import Registry, TenantServer
 from mirage.serve.roster.attendance import Attendance
 from mirage.serve.roster.ticket import NotInTime
 from mirage.serve.routed.messages import (
@@ -51,7 +53,7 @@ RULES = RosterRules(worth=0.0, busy_s=0.0, busy_worth=0.0, patience_s=0.0, drain
 
 @dataclass
 class Hearing:
-    """Stand-in for a router, which notes what it hears."""
+    """Stand-in for a router process: it records the supervisor's orders."""
 
     keys: list[AccessTable] = field(default_factory=list)
 
@@ -66,12 +68,14 @@ class Hearing:
     def renews(self) -> None: ...
 
     async def drain(self) -> None:
-        """Nothing runs here."""
+        """Return at once, as if no request ran."""
 
 
 @dataclass
 class Orders:
-    """Orders to engines, and states that are shown in `registry`."""
+    """Stand-in for engines. It records the roster's orders in `told` without carrying them out, and
+    shows the roster's states in `registry`.
+    """
 
     registry: Registry
     told: list[str] = field(default_factory=list)
@@ -92,11 +96,13 @@ class Orders:
         self.registry.backends[name].enters(state)
 
     def gone(self, name: str) -> None:
-        """Nothing is removed here."""
+        """Do nothing, because no tenant is removed here."""
 
 
 class Server:
-    """A device, by default with room for one of the tenants `a` and `b`, and its desk."""
+    """The supervisor's side: a device, by default with room for one of the tenants `a` and `b`, and
+    the desk that talks to the router.
+    """
 
     def __init__(self, lease_s: float = 0.0, nbytes: int = 50, hang_s: float = HANG_S) -> None:
         roster = Roster(nbytes, RULES, apart=True)
@@ -111,14 +117,14 @@ class Server:
         self._lease_s = lease_s
 
     async def start(self, path: Path) -> None:
-        """Open it, and welcome a router."""
+        """Open the desk's socket, at which a router may connect and is welcomed."""
         http = HttpSection().model_dump()
         welcome = RouterWelcome(http, "", 1, HANG_S, "", {}, lease_s=self._lease_s)
         await self.desk.start(path, welcome, NO_KEYS)
         self.attendance.settle()
 
     async def awake(self, name: str) -> None:
-        """Have a tenant awake."""
+        """Wake a tenant, and check that it is ready."""
         self.attendance.wish(name, LifeState.READY)
         self.attendance.started(name, 1.0)
         assert self.attendance.roster.members[name].state is LifeState.READY
@@ -130,7 +136,7 @@ class Server:
 
 
 class BareRouter:
-    """A router that answers only when it is told to."""
+    """The router's side of the line, which answers only when the test tells it to."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self.writer, self._decoder = reader, writer, to_router()
@@ -290,7 +296,9 @@ def test_a_router_that_starts_may_be_silent_for_longer_than_one_that_serves(
         time = desk._running
 
         async def hung_after(*passed: float, starts_s: float, speaks: bool = False) -> list[bool]:
-            """After each of these times: True if the router counts as hung."""
+            """True if the router counts as hung, after each of these further times (seconds). Its
+            start may take `starts_s`; with `speaks` it has given a sign of life.
+            """
             hung, known = asyncio.create_task(desk.hung(starts_s)), []
             await asyncio.sleep(0.01)
             if speaks:
@@ -347,6 +355,22 @@ def test_a_request_waits_until_its_tenant_is_awake(tmp_path: Path) -> None:
     run(scenario)
 
 
+def test_times_of_another_machine_are_told_by_the_own_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    behind = SimpleNamespace(monotonic=lambda: time.monotonic() - 5000)
+    monkeypatch.setattr("mirage.serve.routing.desk.time", behind)
+
+    async def scenario() -> None:
+        server = Server()
+        server.registry.backends["a"].comeback.pauses(behind.monotonic(), 600)
+        async with linked(server, tmp_path / "line") as link:
+            await link.has_table.wait()
+            assert 500 < link.tenants["a"].row.wait_s(time.monotonic()) < 700
+
+    run(scenario)
+
+
 def test_an_end_is_judged_by_the_router_and_known_to_the_next_one(tmp_path: Path) -> None:
     async def scenario() -> None:
         server = Server()
@@ -394,7 +418,9 @@ def test_limits_reach_the_router_that_serves_and_the_next_one(tmp_path: Path) ->
 
 
 def test_a_router_serves_on_while_its_supervisor_is_away(tmp_path: Path) -> None:
-    """Requests that were let pass before count at the next one, and nobody waits for the first."""
+    """The supervisor ends. Requests of ready tenants pass, requests that need a wake are refused at
+    once, and the next supervisor counts the requests that still run.
+    """
 
     async def scenario() -> None:
         server, path = Server(WAIT_S, 100), tmp_path / "line"
@@ -425,7 +451,9 @@ def test_a_router_serves_on_while_its_supervisor_is_away(tmp_path: Path) -> None
 
 
 def test_a_router_brings_its_sockets_and_waits_for_its_welcome(tmp_path: Path) -> None:
-    """So another supervisor can have another router listen there before it knows its engines."""
+    """A router hands its listening sockets to a new supervisor when it connects. So the supervisor
+    can start another router on these sockets, even before it knows its engines.
+    """
 
     async def scenario() -> None:
         server, path = Server(), tmp_path / "line"
@@ -463,7 +491,9 @@ def test_the_sockets_of_the_last_router_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_router_that_starts_is_not_taken_for_hung(tmp_path: Path) -> None:
-    """Imports of a router take long on a busy machine; silence counts from its first sign on."""
+    """A router that has not given a sign of life yet may be silent, because imports take long on a
+    busy machine. After its first sign, silence makes it count as hung.
+    """
 
     async def scenario() -> None:
         server, path = Server(hang_s=0.2), tmp_path / "line"
@@ -483,7 +513,7 @@ def test_a_router_that_starts_is_not_taken_for_hung(tmp_path: Path) -> None:
 
 
 def hangs_up(server: Server) -> None:
-    """The supervisor ends, and nobody listens."""
+    """Close the supervisor's sockets, so that no process listens there."""
     server.desk.close()
     assert server.desk._lines.own is not None
     server.desk._lines.own.end()

@@ -1,4 +1,4 @@
-"""Routes of Ollama and llama-swap at the port, under keys, and with a supervisor that is slow."""
+"""Routes of Ollama and llama-swap at the router: under keys, and with a slow supervisor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests that are given up, and what counts as waiting for an engine, between real sockets."""
+"""Lost requests are given up, and the router's count of requests that wait for an engine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aiohttp import web
 from clients import connected
 from test_router import EVENTS, FakeEngine, Site, run, slow_stream
 
-from mirage.serve.awaited import AwaitedAnswers
+from mirage.serve.health.awaited_answers import AwaitedAnswers
 
 pytestmark = pytest.mark.e2e
 
@@ -38,7 +38,7 @@ async def never(engine: FakeEngine, request: web.Request) -> web.StreamResponse:
 
 
 async def endless(engine: FakeEngine, request: web.Request) -> web.StreamResponse:
-    """More than all buffers on the way hold."""
+    """Answer of a fake engine without an end, so longer than all buffers on its way."""
     response = web.StreamResponse()
     await response.prepare(request)
     while True:

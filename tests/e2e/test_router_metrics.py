@@ -1,4 +1,4 @@
-"""vLLM's metrics of each engine in the server's own `/metrics`, before engines that misbehave."""
+"""vLLM's metrics of each engine in the server's own `/metrics`, also if engines misbehave."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from routed import Routed, routed
 
 from mirage.config import Policy
 from mirage.control.roster.states import LifeState
-from mirage.serve import metrics
-from mirage.serve.registry import Registry, TenantServer
+from mirage.serve.registry.registry import Registry, TenantServer
 from mirage.serve.router.engine_metrics import MOST_BYTES
+from mirage.serve.routing import inner
 
 pytestmark = pytest.mark.e2e
 
@@ -34,7 +34,9 @@ http_requests_total{{status="2xx"}} {count}
 
 
 class MetricsEngine:
-    """One tenant's server: tells how often it was asked, once it `may`."""
+    """Fake server of one tenant. It answers a scrape once the event `may` is set, and counts
+    scrapes.
+    """
 
     def __init__(self, name: str, socket: Path) -> None:
         self.name, self.socket, self.count, self.status = name, socket, 0, 200
@@ -66,7 +68,7 @@ class MetricsEngine:
 
 
 class Site(NamedTuple):
-    """A router before the engines `a` and `b`."""
+    """A router for the engines `a` and `b`."""
 
     routed: Routed
     registry: Registry
@@ -84,7 +86,7 @@ class Site(NamedTuple):
             return await answer.text()
 
     async def running(self) -> dict[str, float]:
-        """Samples that engines told, by their models; the whole text is read."""
+        """Value of a metric of each engine, by model, from the router's whole answer."""
         found = list(text_string_to_metric_families(await self.text()))
         assert len({one.name for one in found}) == len(found), "families stand together"
         both = {"vllm:num_requests_running", "http_requests_total"}
@@ -112,7 +114,7 @@ def run(folder: Path, scenario: Callable[[Site], Awaitable[None]]) -> None:
 
 @pytest.fixture
 def asked_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No answer is fresh enough for a second scrape."""
+    """Let every scrape ask the engines again, because no earlier answer is fresh enough."""
     monkeypatch.setattr("mirage.serve.router.asked_source.FRESH_S", 0.0)
 
 
@@ -127,8 +129,8 @@ def test_each_engine_is_told_under_its_tenant(tmp_path: Path) -> None:
 def test_many_scrapes_ask_engines_and_supervisor_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, rendered = [], metrics.rendered
-    monkeypatch.setattr(metrics, "rendered", lambda *told: made.append(1) or rendered(*told))
+    made, rendered = [], inner.rendered
+    monkeypatch.setattr(inner, "rendered", lambda *told: made.append(1) or rendered(*told))
     monkeypatch.setattr("mirage.serve.router.asked_source.FRESH_S", 1000.0)
 
     async def scenario(site: Site) -> None:

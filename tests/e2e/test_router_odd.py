@@ -1,4 +1,6 @@
-"""Requests that two readers might take for different ones: refused, or read once by both."""
+"""Requests that two readers could understand differently: refused, or read once and
+alike by both.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +19,20 @@ from routed import routed
 
 from mirage.config import Policy
 from mirage.control.roster.states import LifeState
-from mirage.serve.registry import Registry, TenantServer
+from mirage.serve.registry.registry import Registry, TenantServer
 
 pytestmark = pytest.mark.e2e
 
 QUIET_S = 1.0
-"""Seconds without a byte after which no more of an answer is waited for."""
+"""Seconds without a byte after which an answer counts as ended."""
 STATUS = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
 AT_ONCE = 20
 
 
 async def said(url: str, odd: OddRequest, mark: bytes = ANSWER) -> bytes:
-    """All that is answered: to its end, or until `mark` has come for each that is legal."""
+    """Bytes of all answers on a connection: until its end, until nothing came for `QUIET_S`, or
+    until a legal request has all its answers (each ends with `mark`).
+    """
     reader, writer = await connected(url, odd.data)
     told = b""
     with contextlib.suppress(TimeoutError, ConnectionError):
@@ -42,7 +46,9 @@ async def said(url: str, odd: OddRequest, mark: bytes = ANSWER) -> bytes:
 
 
 def check(odd: OddRequest, told: bytes, seen: Counter[str]) -> list[str]:
-    """Faults of the answer to one, and of what was `seen` behind."""
+    """Faults in the answers to one odd request and in what its engine has `seen`: server errors,
+    too many or too few requests, refusals without JSON.
+    """
     statuses = [int(each) for each in STATUS.findall(told)]
     wrong = [f"{odd.name}: {status}" for status in statuses if status >= 500]
     if seen[odd.name] > odd.most or (odd.legal and seen[odd.name] < odd.most):
@@ -58,7 +64,7 @@ def check(odd: OddRequest, told: bytes, seen: Counter[str]) -> list[str]:
 
 
 def run(folder: Path, odd: list[OddRequest]) -> tuple[list[bytes], RawEngine]:
-    """All that is answered to each, and the engine that they may have come to."""
+    """Send each odd request to a router; return the answers, and the engine behind the router."""
 
     async def main() -> tuple[list[bytes], RawEngine]:
         async with raw_engine(folder / "a.sock") as engine:
@@ -76,7 +82,7 @@ def run(folder: Path, odd: list[OddRequest]) -> tuple[list[bytes], RawEngine]:
 
 
 def faults(odd: list[OddRequest], told: list[bytes], seen: Counter[str]) -> list[str]:
-    """Faults of all of them."""
+    """Faults of all odd requests, as `check` finds them."""
     return [line for each, said in zip(odd, told, strict=True) for line in check(each, said, seen)]
 
 

@@ -1,4 +1,4 @@
-"""Bytes that strangers can send to the router's port and that are no requests, over raw sockets."""
+"""Bytes from strangers at the router's port that are no good requests, over raw sockets."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from routed import routed
 
 from mirage.config import Policy
 from mirage.control.roster.states import LifeState
-from mirage.serve import unread
-from mirage.serve.registry import Registry, TenantServer
-from mirage.serve.resizing import ROUTE, Resize
+from mirage.serve.api.routes import FORM_ROUTES, JSON_ROUTES, REFUSED_ROUTES
+from mirage.serve.http import error_answers
+from mirage.serve.registry.registry import Registry, TenantServer
+from mirage.serve.routed.resizing import ROUTE, Resize
 from mirage.serve.routed.table import RouterTable
 from mirage.serve.router.app import Router
-from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES, REFUSED_ROUTES
 
 pytestmark = pytest.mark.e2e
 
 WAIT_S = 60
 SECRET = b"SECRETTOKEN"
-"""Stands in every request where a router must not repeat it."""
+"""Text in requests and in failures that must not be repeated in logs, nor in answers to strangers.
+"""
 HOST = b"Host: localhost\r\nConnection: close\r\n"
 GET = b"GET /health HTTP/1.1\r\n" + HOST
 POST = b"POST /v1/completions HTTP/1.1\r\n" + HOST
@@ -37,7 +38,9 @@ Ask = Callable[[bytes], Awaitable[bytes]]
 
 
 def run(scenario: Callable[[Ask, Router], Awaitable[None]], *tenants: TenantServer) -> list[Resize]:
-    """A router before `tenants`, and a client that reads until the connection is closed."""
+    """Run `scenario` with a router for `tenants`, and with a client that reads until its connection
+    is closed. Return the sizes of tiers that were asked for.
+    """
     asked: list[Resize] = []
 
     async def resize(wanted: Resize) -> None:
@@ -72,7 +75,7 @@ def parsed(answer: bytes) -> tuple[int, dict[str, object]]:
 
 
 def answered(router: Router, status: int) -> float:
-    """Number of requests by the metrics."""
+    """Number of requests without a tenant and with this status, by the router's metrics."""
     labels = f'{{code="{status}",tenant=""}}'
     found = re.search(rf"requests_total{re.escape(labels)} (\S+)", router.metrics.render().decode())
     return float(found[1]) if found else 0.0
@@ -150,11 +153,11 @@ def test_what_cannot_be_read_is_answered_in_openais_form(
 
 def test_a_request_that_nearly_is_too_large_is_read() -> None:
     async def scenario(ask: Ask, router: Router) -> None:
-        value = b"a" * (unread.LONGEST_FIELD - len(b"Authorization"))
-        headers = b"".join(b"X-%d: y\r\n" % n for n in range(unread.MOST_HEADERS - 3))
+        value = b"a" * (error_answers.LONGEST_FIELD - len(b"Authorization"))
+        headers = b"".join(b"X-%d: y\r\n" % n for n in range(error_answers.MOST_HEADERS - 3))
         answer = await ask(GET + b"Authorization: " + value + b"\r\n" + headers + b"\r\n")
         assert answer.startswith(b"HTTP/1.1 200 ")
-        path = b"/" + b"a" * (unread.LONGEST_TARGET - 1)
+        path = b"/" + b"a" * (error_answers.LONGEST_TARGET - 1)
         assert parsed(await ask(b"GET " + path + b" HTTP/1.1\r\n" + HOST + b"\r\n"))[0] == 404
 
     run(scenario)
@@ -193,7 +196,10 @@ def test_a_fault_of_a_handler_is_a_place_in_the_log(
 
 
 def test_only_one_route_changes_the_server_and_not_for_pages() -> None:
-    """All other routes that are no GET pass a request on to its model, or refuse it."""
+    """Only `POST` on the route of tier sizes changes the server, and not for web pages, proxies or
+    other content types. All other routes that are not GET pass requests on to a model or refuse
+    them.
+    """
 
     async def scenario(ask: Ask, router: Router) -> None:
         for headers, status in (
@@ -224,7 +230,9 @@ ASK_A = POST + b"Content-Length: 14\r\n"
     ],
 )
 def test_reasons_are_told_on_this_machine_alone(headers: bytes, version: bytes, told: bool) -> None:
-    """They are lines of logs, with paths in them."""
+    """The reason of a failed tenant is a line of a log and may contain paths. Only clients on this
+    machine, and without a proxy, are told it.
+    """
     failed = TenantServer("a", Path("/run/a.sock"), 256)
     failed.fail(f"no model folder at /{SECRET.decode()}")
 

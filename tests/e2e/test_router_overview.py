@@ -1,4 +1,4 @@
-"""The live page and its overview at the router's port: who may see them, and what they cost."""
+"""The live page and its overview at the router: the keys that may see them, and their cost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from test_router_keys import TABLE, bearer
 
 from mirage.config import HttpSection
 from mirage.serve.access.forms import NO_KEYS, AccessTable
-from mirage.serve.resizing import Resize
+from mirage.serve.routed.resizing import Resize
 
 pytestmark = pytest.mark.e2e
 
@@ -24,7 +24,9 @@ VIEWERS = 40
 
 
 class Told:
-    """A supervisor's end: counts how often it is asked, with the reasons and without."""
+    """Stand-in for the supervisor: it counts how often the router asks for the overview, with
+    failures' reasons and without.
+    """
 
     def __init__(self) -> None:
         self.asked: list[bool] = []

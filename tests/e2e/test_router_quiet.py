@@ -1,4 +1,4 @@
-"""Streams that are silent for long get comments, and nothing else does."""
+"""Streams that are silent for long get comments, and no other answers do."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ QUIET = limited(stream_quiet_s=0.1)
 async def sent(
     engine: FakeEngine, request: web.Request, *parts: bytes, kind: str
 ) -> web.StreamResponse:
-    """Each of `parts` when `go_on` is set; the first at once."""
+    """Stream of a fake engine: the first of `parts` immediately; the next one, or after the last
+    the end, each time `go_on` is set.
+    """
     response = web.StreamResponse(headers={"Content-Type": kind})
     await response.prepare(request)
     for part in parts:
@@ -39,7 +41,7 @@ def engine_of(*parts: bytes, kind: str = "text/event-stream"):  # type: ignore[n
 
 
 async def until(answer: object, mark: bytes) -> bytes:
-    """All that comes until `mark` has."""
+    """Bytes of a stream up to and including `mark`."""
     found = b""
     while mark not in found:
         found += await answer.content.readany()  # type: ignore[attr-defined]
@@ -84,7 +86,7 @@ def test_no_comment_stands_within_an_event(tmp_path: Path) -> None:
 def test_an_event_too_long_to_be_held_gets_none_within(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mirage.serve.wholeevents.MOST_BYTES", 10)
+    monkeypatch.setattr("mirage.serve.http.whole_events.MOST_BYTES", 10)
 
     async def scenario(site: Site) -> None:
         site.a.answer, site.b.answer = engine_of(b"data: 12345678", b"9\n\n"), engine_of(b"", b"")
@@ -177,7 +179,7 @@ def test_clients_pass_over_comments(tmp_path: Path) -> None:
 
 
 async def goes_on(site: Site) -> None:
-    """Another part every third of a second."""
+    """Set `go_on` of engine `a` every 0.35 s."""
     while True:
         await asyncio.sleep(0.35)
         site.a.go_on.set()

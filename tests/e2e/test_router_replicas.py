@@ -1,4 +1,6 @@
-"""A router before several devices: which replica a request goes to, and when to another one."""
+"""A router for several devices: the replica that a request goes to, and when it goes to another
+one.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ from mirage.protocol import ModelShape, Report
 from mirage.serve.access.forms import NO_KEYS, AccessKey, AccessTable
 from mirage.serve.access.ring import digest
 from mirage.serve.ends.ending import Ending
-from mirage.serve.registry import Registry, TenantServer
+from mirage.serve.registry.registry import Registry, TenantServer
 from mirage.serve.routed.messages import RouterWelcome
 from mirage.serve.router.app import Router
 from mirage.serve.router.link import SupervisorLink
@@ -40,7 +42,7 @@ SHAPE = ModelShape(8, 4096, 100, 8192, 2, 16, 9, 3, 8)
 
 @dataclass
 class Replica:
-    """The engine of model `m` on one device."""
+    """The fake engine of model `m` on one device."""
 
     device: str
     backend: TenantServer
@@ -51,8 +53,11 @@ class Replica:
     go_on: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """``wait`` waits for `go_on`, ``die`` breaks off once it was read, ``full`` is 503, and a
-        ``stream`` breaks off after an event; with a device's name behind it, there alone.
+        """Answer as the prompt says.
+
+        ``wait`` waits for `go_on`, ``die`` breaks the connection once the request was read,
+        ``full`` is 503, ``slow`` takes 40 ms, and ``stream`` breaks off after an event. With a
+        device's name behind it, the prompt holds on that device alone.
         """
         prompt = (await request.json())["prompt"]
         self.seen.append(prompt)
@@ -95,7 +100,7 @@ class Replica:
 
 @dataclass
 class Site:
-    """A router before two replicas, of which one may not listen."""
+    """A router for two replicas of model `m`, on the devices left and right."""
 
     http: aiohttp.ClientSession
     router: Router
@@ -105,13 +110,17 @@ class Site:
     async def ask(
         self, prompt: str, at: str = "", headers: dict[str, str] | None = None
     ) -> tuple[int, dict[str, Any]]:
-        """The answer, `at` the address of a replica or the server's."""
+        """Status and body of the answer to a request: at the address `at` of a replica, or at the
+        server's.
+        """
         body = {"model": "m", "prompt": prompt}
         async with self.http.post(at + ROUTE, json=body, headers=headers) as answer:
             return answer.status, await answer.json()
 
     async def breaks(self, prompt: str, ending: Ending) -> tuple[int, dict[str, Any]]:
-        """A request during which the left engine ends so; who answers it in the end."""
+        """Send a request, let the left engine end in the given way as soon as it has the request,
+        and return status and answer.
+        """
         asked = asyncio.create_task(self.ask(prompt))
         await asyncio.wait_for(self.left.begun.wait(), WAIT_S)
         await self.left.desk.ended("m", ending)
@@ -126,7 +135,9 @@ async def welcoming(
     devices: dict[str, str],
     access: AccessTable = NO_KEYS,
 ) -> AsyncIterator[tuple[RouterDesk, Registry]]:
-    """A server at the line `name`, which has these tenants; keys are asked for by `access`."""
+    """Run the supervisor's side of the line `name` while the block runs, for a device with these
+    tenants.
+    """
     registry = Registry(Policy.MIRAGE, 1 << 30, backends)
     desk = RouterDesk(registry, nobody(), HANG_S)
     told, inner = HttpSection().model_dump(), folder / f"{name}.inner"
@@ -147,7 +158,9 @@ async def welcoming(
 async def site(
     folder: Path, *listening: str, served: bool = True, access: AccessTable = NO_KEYS
 ) -> AsyncIterator[Site]:
-    """Engines of `listening` devices answer. Without `served` only the first has a server."""
+    """Run a `Site` while the block runs. The engines on the devices `listening` answer; without
+    `served`, only the first device has a server.
+    """
     lines = {name: str(folder / name) for name in (LEFT, RIGHT)}
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(welcoming(folder, "machine", {}, lines, access))
@@ -180,7 +193,7 @@ async def site(
 
 
 def in_a_loop(test: Callable[[Path], Coroutine[Any, Any, None]]) -> Callable[[Path], None]:
-    """A test that is a coroutine."""
+    """Decorator for a test that is a coroutine: it runs in an event loop of its own."""
 
     @wraps(test)
     def runs(tmp_path: Path) -> None:
@@ -237,6 +250,19 @@ async def test_one_that_has_failed_is_the_last_to_be_asked(tmp_path: Path) -> No
             assert answer.status == 503
 
 
+@in_a_loop
+async def test_a_model_whose_devices_end_is_away_and_not_unknown(tmp_path: Path) -> None:
+    async with site(tmp_path, LEFT, RIGHT) as one:
+        lines = one.router.tenants.several
+        lines[LEFT].drains = True
+        assert by(await one.ask("x")) == RIGHT
+        lines[RIGHT].drains = True
+        status, told = await one.ask("y")
+        assert (status, told["error"]["code"]) == (503, "device_away"), told
+        async with one.http.post(ROUTE, json={"model": "other", "prompt": "z"}) as answer:
+            assert answer.status == 404, "no device has it"
+
+
 KILLED, FAULT = Ending(status=-9), Ending(status=-11)
 
 
@@ -256,7 +282,7 @@ async def test_what_had_no_byte_is_sent_again_where_the_engine_ended_from_outsid
 
 
 async def read_on(answer: aiohttp.ClientResponse) -> str:
-    """Text of an answer until it breaks off."""
+    """Rest of an answer's text until it ends or breaks off."""
     text = ""
     with contextlib.suppress(aiohttp.ClientPayloadError):
         async for line in answer.content:

@@ -1,4 +1,4 @@
-"""Routes that are refused, answers that would be kept, and names of models, at the port."""
+"""Refused routes, requests to keep answers, and names of models, at the router."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from yarl import URL
 
 from mirage.serve.access.forms import NO_KEYS, AccessKey, AccessTable
 from mirage.serve.access.ring import digest
-from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES, REFUSED_ROUTES, why_refused
+from mirage.serve.api.routes import FORM_ROUTES, JSON_ROUTES, REFUSED_ROUTES, why_refused
 
 pytestmark = pytest.mark.e2e
 
@@ -46,7 +46,7 @@ def run(
 
 
 def message(path: str, body: Any) -> str:
-    """The message of an error, which has the form of its API."""
+    """Message of an error that must have the form of its route's API."""
     if path.startswith("/cohere/"):
         assert set(body) == {"message"}
         return str(body["message"])

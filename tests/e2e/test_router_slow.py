@@ -1,4 +1,4 @@
-"""Clients that send their heads and bodies slowly, or nothing, between real sockets."""
+"""Clients that send heads and bodies slowly or not at all, over real sockets."""
 
 from __future__ import annotations
 
@@ -77,7 +77,9 @@ def test_who_sends_nothing_is_closed_without_a_word(tmp_path: Path) -> None:
 
 
 def test_the_time_of_a_head_begins_with_its_first_byte(tmp_path: Path) -> None:
-    """A connection that is kept is idle for longer than a head may take."""
+    """A kept connection is idle for longer than a request's head may take, and is then used. The
+    time limit starts with the first byte of the next head.
+    """
 
     async def scenario(site: Site) -> None:
         reader, writer = await connected(site.url, GET)
@@ -152,7 +154,9 @@ def test_a_late_body_of_messages_is_told_in_anthropics_form(tmp_path: Path) -> N
 
 
 def test_bytes_that_come_buy_time(tmp_path: Path) -> None:
-    """Twenty pieces, each of which a second more is given for, take longer than `body_s`."""
+    """A body may take 0.3 s and a second more for each byte. Twenty bytes sent one by one take
+    longer than 0.3 s, and the request is answered.
+    """
 
     async def scenario(site: Site) -> None:
         data = BODY + b" " * 6
@@ -168,7 +172,9 @@ def test_bytes_that_come_buy_time(tmp_path: Path) -> None:
 
 
 async def many_are_slow(site: Site, count: int) -> None:
-    """`count` half heads and as many half bodies end in 408, while others are answered."""
+    """Send `count` half heads and as many half bodies. All are answered with 408, while other
+    requests are served meanwhile.
+    """
     halves = [HEAD + b"X-More: ", POST + b"Content-Length: 14\r\n\r\n{"]
     slow = await asyncio.gather(*(connected(site.url, half) for half in halves * count))
     asked = 0

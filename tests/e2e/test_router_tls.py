@@ -1,4 +1,4 @@
-"""TLS at the router's port: who is let in, who is told why not, and limits of clients."""
+"""TLS at the router: accepted and refused clients, and the limits of clients."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def little_grace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(folder: Path, scenario: Scenario, **limits: object) -> None:
-    """Run it with the event loop of the router's process."""
+    """Run `scenario` with a router with TLS, in the kind of event loop that the router's process
+    has (uvloop).
+    """
     certified = Certified(folder)
 
     async def main() -> None:
@@ -56,7 +58,7 @@ async def secured(site: Site, client: ssl.SSLContext, data: bytes = b"") -> Conn
 
 
 async def failed(site: Site, certified: Certified) -> dict[str, float]:
-    """Handshakes that failed, by the reason, but those that did not."""
+    """Counts of failed handshakes by reason, without those that are 0."""
     async with believing(certified.client) as http:
         found = await counted(http, site.url, HANDSHAKES)
     return {label: number for label, number in found.items() if number}

@@ -1,4 +1,4 @@
-"""No semaphore stays in /dev/shm, whoever is killed when: engines, trackers, a whole server."""
+"""No semaphore is left in /dev/shm, whether engines, trackers or a whole server are killed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ multiprocessing.get_context("spawn").Semaphore()
 
 
 def untold(log: Path) -> Path:
-    """The semaphore of which no tracker has heard, once the program has made it."""
+    """Path of a semaphore that a program has made before any resource tracker heard of it."""
     until = time.monotonic() + LIMIT_S
     while not (log.exists() and log.read_text().endswith("\n")):
         assert time.monotonic() < until
@@ -92,7 +92,9 @@ def test_it_goes_with_an_engine_that_is_stopped(tmp_path: Path) -> None:
 def test_the_next_server_removes_those_of_one_that_was_killed_with_all_its_processes(
     tmp_path: Path, short: Path
 ) -> None:
-    """As a container is: no reaper is left then, and no tracker."""
+    """A server with its reaper and all resource trackers is killed, as a container is. Semaphores
+    are left; `mirage stop` of the same user removes them.
+    """
     config = write_config(tmp_path, "a", "b")
     with serving(config, environment=around(short), lease_s=300) as served:
         family = served.family()

@@ -1,6 +1,6 @@
 """`mirage serve` with real vLLM engines: two demonstration models on one device.
 
-One server for the whole file, for it takes its time to start; the last test ends it.
+All tests use one server, because its start takes long; the last test ends it.
 """
 
 import json

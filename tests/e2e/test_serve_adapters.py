@@ -1,4 +1,4 @@
-"""Adapters that come and go while light engines run: declared, loaded, replaced, let go."""
+"""Adapters that are declared, loaded, replaced and removed while fake engines run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def site(tmp_path_factory: pytest.TempPathFactory, short: Path) -> Iterator[Oper
 
 @pytest.fixture
 def up(site: Operated) -> Operated:
-    """Tenants a and b, which run, without an adapter."""
+    """The server, with tenants a and b that have no adapters, and with whole
+    folders of adapters.
+    """
     folder = site.server.config.parent
     shutil.rmtree(folder / "lora")
     make_adapters(folder)
@@ -53,7 +55,9 @@ def make_adapters(folder: Path) -> None:
 
 
 def told(**adapters: str) -> dict[str, Any]:
-    """Tenant a has these adapters, each in a folder of `lora`."""
+    """Content of a configuration in which tenant a has these adapters, each in a folder below
+    `lora`.
+    """
     named = {name: f"lora/{folder}" for name, folder in adapters.items()}
     tenants = [tenant("a", engine_args=LORA, adapters=named), tenant("b")]
     return content() | {"tenants": tenants, "adapter_folders": ["lora"]}
@@ -64,7 +68,9 @@ def cards(site: Operated) -> dict[str, dict[str, Any]]:
 
 
 def loaded(site: Operated, name: str) -> str:
-    """Folder of the copy that answers to a name."""
+    """Folder of the adapter's copy with which an engine answers a request for the
+    adapter `name`.
+    """
     status, answer = site.complete(name)
     assert status == 200, answer
     assert answer["model"] == name, "its client's name, not the engine's"
@@ -280,7 +286,9 @@ def test_another_supervisor_has_the_adapters_of_one_that_was_killed(
 
 @contextmanager
 def outliving(config: Path, short: Path) -> Iterator[Served]:
-    """A server whose engines outlive it, unless a test fails."""
+    """While the block runs, run a server whose engines would outlive it. If the test fails, it and
+    all engines are ended.
+    """
     with serving(config, environment=around(short), lease_s=LEASE_S) as server:
         server.drain()
         try:
@@ -294,7 +302,9 @@ def outliving(config: Path, short: Path) -> Iterator[Served]:
 
 
 def has_memory(server: Served) -> bool:
-    """True if all engines have obeyed: others do not come back."""
+    """True once both engines have obeyed an allotment. An engine that has none
+    cannot be adopted.
+    """
     told = server.request("GET", "/mirage/state")[1].get("tenants", {})
     return len(told) == 2 and all(one["held_bytes"] > 1310720 for one in told.values())
 

@@ -1,4 +1,4 @@
-"""Adapters that come, go and are replaced while vLLM runs, with the texts of a fresh plain vLLM."""
+"""Adapters that come, go and are replaced in real engines: texts equal a fresh plain vLLM's."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 START_S = 300
 LORA = {"enable_lora": True, "max_lora_rank": 8, "max_loras": 2}
 PROMPTS = ("hello world", "a prompt of some blocks, so that its prefix is found again; " * 3)
-"""The second one has several blocks of 32 tokens."""
+"""Prompts; the second one fills several KV blocks of 32 tokens."""
 TOKENS = 40
 
 
@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def expected(folder: Path) -> dict[str, list[str]]:
-    """Texts of plain vLLM that has had nothing else, by the adapter's folder."""
+    """Texts of a plain vLLM that has computed nothing else, by adapter (and of the bare model)."""
     modules = [f"{name}={folder / 'lora' / name}" for name in ("one", "two")]
     arguments = LORA | {"lora_modules": modules, "max_model_len": 256}
     with plain({"llama": folder / "llama"}, llama=arguments) as servers:
@@ -88,7 +88,7 @@ def text_of(answer: tuple[int, Any]) -> str:
 
 @pytest.fixture
 def operator(served: Served) -> AdminClient:
-    """Operator of the server, whose model has no adapter yet."""
+    """Client of the server's admin socket; the model has no adapter at first."""
     lines = served.until("it tells", lambda: [x for x in served.log if "operators: --socket" in x])
     client = AdminClient(Path(lines[0].split()[-1]))
     client.set("llama", {"adapters": None})
@@ -102,7 +102,9 @@ def states(operator: AdminClient) -> dict[str, str]:
 def test_an_adapter_by_the_name_of_another_says_what_it_says_alone(
     served: Served, operator: AdminClient, expected: dict[str, list[str]], folder: Path
 ) -> None:
-    """Its prompts were computed with the other one, and lie in the cache and in the tier."""
+    """The name of an adapter is given to another one, in the same folder or in another. Cached KV
+    blocks of the first adapter, in the engine and in the tier, are not used for the second.
+    """
     assert said(served, "llama") == expected["llama"]
     place = folder / "lora" / "place"
     for before in ("one", "two", "one"):

@@ -1,4 +1,4 @@
-"""An operator at the admin socket of a real server with light engines, by the real commands."""
+"""An operator at the admin socket of a real server with fake engines, by the real commands."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ LIMIT_S = 120
 def served(
     folder: Path, short: Path, *options: str, look_s: float = 0.05, **changes: Any
 ) -> Iterator[Served]:
-    """Three tenants of 40 %, one of which is awake."""
+    """Run a server of three tenants of 40 % each while the block runs; only `a` is
+    awake at first.
+    """
     folder.mkdir(exist_ok=True)
     tenants = [
         {"name": name, "model": "model", "max_model_len": 128, "share": 40, "start": start}
@@ -74,7 +76,7 @@ def socket_in(short: Path) -> Path:
 def ask(
     short: Path, method: str, path: str, **headers: str
 ) -> tuple[int, dict[str, Any], http.client.HTTPMessage]:
-    """The same over the socket itself."""
+    """Send a request to the admin socket itself, without a command."""
     connection = http.client.HTTPConnection("admin", timeout=LIMIT_S)
     connection.sock = socket.socket(socket.AF_UNIX)
     connection.sock.connect(str(socket_in(short)))
@@ -94,7 +96,7 @@ def until(short: Path, name: str, state: str) -> dict[str, Any]:
 
 
 def have(short: Path, name: str, act: str, state: str) -> None:
-    """Let a tenant be in a state."""
+    """Bring a tenant into a state with an act such as "sleep", and wait until it is there."""
     assert ask(short, "POST", f"/tenants/{name}/{act}")[0] == 202
     until(short, name, state)
 
@@ -256,7 +258,7 @@ def test_commands_end_with_one_line(server: Served, short: Path) -> None:
 
 @contextmanager
 def answering(short: Path, answer: bytes) -> Iterator[Path]:
-    """A socket at which another program gives one `answer` to whatever it is asked."""
+    """Run a program that gives `answer` to every request at a socket, in place of a server."""
     with socket.socket(socket.AF_UNIX) as one:
         one.bind(str(short / "other.sock"))
         one.listen()

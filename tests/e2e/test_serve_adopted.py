@@ -1,4 +1,4 @@
-"""A supervisor is killed: light engines go on for the lease, and another supervisor has them."""
+"""A supervisor is killed: its engines run on for the lease, and the next supervisor adopts them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ AT_FIRST = 1310720
 
 
 def config_of(folder: Path, **changes: Any) -> Path:
-    """Two tenants that are there at once."""
+    """Configuration of the tenants a and b, which start with the server."""
     told = content("a", "b", **changes)
     told["tenants"] = [{**one, "start": "eager"} for one in told["tenants"]]
     folder.mkdir(exist_ok=True)
@@ -58,7 +58,7 @@ def served(config: Path, short: Path, *options: str, lease_s: float = LEASE_S) -
 
 
 def has_some(server: Served, name: str) -> bool:
-    """True if an engine has obeyed: one that was allotted nothing yet does not come back."""
+    """True once an engine has obeyed an allotment. An engine that has none cannot be adopted."""
     told = server.request("GET", "/mirage/state")[1].get("tenants", {})
     return bool(told.get(name, {}).get("held_bytes", 0) > AT_FIRST)
 
@@ -69,7 +69,7 @@ def killed(server: Served) -> None:
 
 
 def engines(short: Path) -> dict[str, tuple[int, int]]:
-    """Processes of each engine, by its own socket."""
+    """Process ids of each engine's API server and core, asked at the engines' own sockets."""
     found = {}
     for path in short.glob("mirage-*/engine-*.sock"):
         name = path.name.split("-")[1]
@@ -252,7 +252,9 @@ def test_stop_ends_a_server_that_runs_in_order(tmp_path: Path, short: Path) -> N
 
 
 def test_a_supervisor_may_be_killed_at_any_moment(tmp_path: Path, short: Path) -> None:
-    """Each next one has what is left, and what it starts is there once."""
+    """Supervisors are killed at random moments, one after the other. Each next one adopts what is
+    left, and no engine runs twice in the end.
+    """
     config, rng = config_of(tmp_path), random.Random(20261127)
     families: set[psutil.Process] = set()
     with contextlib.ExitStack() as ends:
@@ -275,7 +277,9 @@ def test_a_supervisor_may_be_killed_at_any_moment(tmp_path: Path, short: Path) -
 
 
 def test_its_router_serves_on_and_is_the_next_ones(tmp_path: Path, short: Path) -> None:
-    """Requests, streams, the address and its process; and the count of what runs."""
+    """A supervisor is killed while streams run. Its router serves on at the same address; the next
+    supervisor adopts it, with the number of running requests.
+    """
     config = config_of(tmp_path)
     asked = {"model": "a", "prompt": "pids"}
     with served(config, short) as first:
@@ -306,7 +310,9 @@ def test_its_router_serves_on_and_is_the_next_ones(tmp_path: Path, short: Path) 
 
 
 def test_an_adopted_address_stays_open_from_server_to_server(tmp_path: Path, short: Path) -> None:
-    """Whichever process of its router is killed, before a server is adopted and afterwards."""
+    """Processes of the router are killed, one after each adoption. Clients can connect at every
+    moment, and the last server removes everything.
+    """
     config = config_of(tmp_path)
     asked = {"model": "a", "prompt": "pids"}
     with served(config, short) as first:
@@ -368,14 +374,14 @@ def test_a_router_that_is_taken_over_gets_other_limits(tmp_path: Path, short: Pa
 
 
 def opened_to(url: str, origin: str) -> bool:
-    """True if a page of `origin` may read the answers at `url`."""
+    """True if the CORS headers at `url` let a page of `origin` read the answers."""
     asked = urllib.request.Request(f"{url}/v1/models", headers={"Origin": origin})
     with urllib.request.urlopen(asked, timeout=DEADLINE_S) as answer:
         return answer.headers.get("Access-Control-Allow-Origin") == origin
 
 
 def nursery(server: Served) -> psutil.Process:
-    """The process that forks its routers."""
+    """The process that forks the server's routers."""
     (found,) = routers(psutil.Process(server.process.pid).children())
     return found
 
@@ -385,7 +391,7 @@ def routers(found: Iterable[psutil.Process]) -> list[psutil.Process]:
 
 
 def nursery_of(server: Served, left: psutil.Process) -> psutil.Process:
-    """The nursery of a server which may have adopted the one that was `left`."""
+    """The process that forks the server's routers: its own child, or `left` if it adopted that."""
     own = routers(psutil.Process(server.process.pid).children())
     return own[0] if own else left
 
@@ -396,7 +402,7 @@ def router_of(nursery: psutil.Process) -> psutil.Process:
 
 
 def listens(server: Served, url: str) -> bool:
-    """True if the supervisor itself has a socket of the address."""
+    """True if the supervisor itself has the listening socket of `url`."""
     there = psutil.Process(server.process.pid).net_connections("tcp")
     return any(
         one.status == psutil.CONN_LISTEN and one.laddr.port == urlsplit(url).port for one in there
@@ -405,7 +411,7 @@ def listens(server: Served, url: str) -> bool:
 
 @contextmanager
 def never_refused(url: str) -> Iterator[None]:
-    """Inside, somebody connects again and again, and is always let in."""
+    """Context in which a client connects again and again; no connection may be refused."""
     address, over = (urlsplit(url).hostname, urlsplit(url).port), threading.Event()
     refused: list[OSError] = []
 
@@ -427,13 +433,13 @@ def never_refused(url: str) -> Iterator[None]:
 
 
 def running(server: Served, short: Path) -> int:
-    """Requests of a tenant that run, as operators see it."""
+    """Number of running requests of tenant `a`, by the admin socket."""
     told = Operated(server, short).ask("GET", "/tenants/a")[1]
     return int(told["running"])
 
 
 def begun(server: Served) -> http.client.HTTPConnection:
-    """A request whose answer has begun, and does not end."""
+    """Connection with a streamed answer that has begun and does not end."""
     body = {"model": "a", "prompt": "hang", "stream": True}
     connection = server.open("POST", "/v1/completions", body)
     assert connection.getresponse().readline() == b"data: {}\n"

@@ -1,4 +1,4 @@
-"""Real engines under load whose supervisor is killed: they go on, and another one has them."""
+"""Real engines under load whose supervisor is killed: they serve on, and the next adopts them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from supervised import Served, assert_gone, serving, write_demo
 
 from mirage.serve.adoption.counted import device_bytes
 from mirage.serve.adoption.record import RunRecord, read_record
-from mirage.serve.rundir import RECORD, socket_name
+from mirage.serve.rundir.folders import RECORD, socket_name
 from mirage.tools.demo.models import circuit_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -30,7 +30,9 @@ ANSWER_S = 300.0
 
 
 class Load:
-    """Clients of engines at their own sockets; each answer is held against the model's tokens."""
+    """Clients that send requests to the engines' own sockets, and compare each answer with the
+    expected tokens.
+    """
 
     def __init__(self, folder: Path, models: dict[str, str]) -> None:
         self._folder, self._over = folder, threading.Event()
@@ -52,7 +54,7 @@ class Load:
             assert not thread.is_alive(), "a request hangs"
 
     def more(self, count: int = 2) -> None:
-        """Wait until each engine has answered so many more."""
+        """Wait until each engine has answered `count` more requests."""
         before, until = dict(self.answers), time.monotonic() + ANSWER_S
         while any(self.answers[name] < before[name] + count for name in before):
             assert time.monotonic() < until and not self.wrong, self.wrong
@@ -95,6 +97,7 @@ def booked(served: Served) -> int:
     return sum(int(one["held_bytes"]) for one in told.values())
 
 
+@pytest.mark.drawn("mode")
 @pytest.mark.parametrize("mode", ["spatial", "temporal"])
 def test_engines_under_load_go_on_and_are_adopted(tmp_path: Path, mode: str) -> None:
     config = write_demo(tmp_path, NAMES, "40MiB", sharing={"mode": mode})

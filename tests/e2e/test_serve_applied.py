@@ -1,4 +1,4 @@
-"""SIGHUP to a server: the file is applied, the state outlives it, or the terminal has gone."""
+"""SIGHUP to a server: the file is applied, the state is kept, or the terminal was closed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ def test_sighup_applies_the_file(tmp_path: Path, short: Path) -> None:
 
 
 class InTerminal:
-    """A program whose controlling terminal can be closed, as ssh does."""
+    """A program with a controlling terminal that the test can close, as the end of an ssh session
+    does.
+    """
 
     def __init__(self, words: list[str], folder: Path, short: Path) -> None:
         self.ready_file, self._folder = folder / "ready.json", folder
@@ -74,7 +76,7 @@ class InTerminal:
         os.write(self.master, f"{words}\n".encode())
 
     def server(self) -> psutil.Process:
-        """The server, once it is ready."""
+        """Process of the server, once that is ready."""
         deadline = time.monotonic() + LIMIT_S
         while not self.ready_file.exists():
             assert time.monotonic() < deadline
@@ -83,7 +85,7 @@ class InTerminal:
         return psutil.Process(json.loads(self.ready_file.read_text())["pid"])
 
     def read(self) -> None:
-        """Lines that are shown must not fill the terminal."""
+        """Read what is in the terminal, which must not fill up."""
         os.set_blocking(self.master, False)
         with suppress(BlockingIOError):
             os.read(self.master, 1 << 16)
@@ -94,7 +96,9 @@ class InTerminal:
 
 @contextmanager
 def in_terminal(folder: Path, short: Path, before: list[str]) -> Iterator[InTerminal]:
-    """`before` are the words of a shell, else the server is the terminal's own program."""
+    """Run a server in a terminal while the block runs. `before` is the command line of a shell that
+    starts it; without that the server is the terminal's first program.
+    """
     folder.mkdir()
     config = write_config(folder, "a")
     config.write_text(yaml.safe_dump(content("a", "b")))
@@ -283,6 +287,7 @@ def test_a_writer_that_is_killed_leaves_the_old_state_or_the_new(tmp_path: Path)
     assert len(list(tmp_path.iterdir())) <= 2, "a file that was not finished is written again"
 
 
+@pytest.mark.slow
 def test_random_applies_end_as_the_last_one_says(tmp_path: Path, short: Path) -> None:
     rng = Random(seed := int(os.environ.get("MIRAGE_TEST_SEED") or time.time()))
     print(f"seed {seed}")

@@ -1,4 +1,4 @@
-"""Tenants that are declared while a server runs: by the admin socket and by commands."""
+"""Tenants that are declared while a server runs, by the admin socket and by commands."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, short: Path) -> Iterator[Oper
 
 @pytest.fixture
 def two(site: Operated) -> Operated:
-    """Tenants a and b as they were at first."""
+    """The server with tenants a and b in their first configuration."""
     site.apply(content("a", "b"))
     site.until(lambda: site.names() == ["a", "b"])
     return site
@@ -278,7 +278,9 @@ def test_commands_apply_set_and_remove(two: Operated) -> None:
 
 @contextmanager
 def waiting_for(two: Operated, act: str) -> Iterator[Future[Any]]:
-    """Result of a command that waits for the act upon `b`, which drains meanwhile."""
+    """Future of a command that waits for `act` on tenant `b`, which drains because a request does
+    not end.
+    """
     two.complete("b")
     body = {"model": "b", "prompt": "hang"}
     with closing(two.server.open("POST", "/v1/completions", body)), ThreadPoolExecutor() as pool:
@@ -313,7 +315,7 @@ def test_nobody_waits_for_the_end_of_one_that_was_added_again(two: Operated) -> 
 
 
 def test_what_a_client_that_left_has_asked_for_is_done_and_told(two: Operated) -> None:
-    (address,) = two.short.glob("mirage-*/admin-*.sock")
+    address = two.address
     body = json.dumps(content("a", "b", "later"))
     for missing in (0, 1):
         with socket.socket(socket.AF_UNIX) as client:

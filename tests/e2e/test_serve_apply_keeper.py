@@ -1,4 +1,4 @@
-"""Weights that are kept for tenants that come and go for good. Each test has an engine's end."""
+"""Weights that are kept in host memory while tenants change and are removed; engines are fakes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ FIELDS = ("masters", "used_bytes", "idle_bytes")
 
 
 class Kept:
-    """A server with tenants a and b that keep weights, and engines' ends of its keeper."""
+    """A server whose tenants a and b keep their weights. The test connects to its keeper as an
+    engine would.
+    """
 
     def __init__(self, site: Operated, short: Path) -> None:
         self.site = site
@@ -30,7 +32,9 @@ class Kept:
         self._short = short
 
     def begins(self, name: str, identity: str = "x") -> KeeperClient:
-        """An engine of a tenant that has its weights from the keeper, and fills it if it has to."""
+        """Connect to the keeper as an engine of tenant `name`, and fill the master if the keeper
+        says so.
+        """
         (path,) = self._short.glob("mirage-*/keeper.sock")
         client = KeeperClient(path, name, identity, SIZE)
         if not client.whole:
@@ -39,14 +43,16 @@ class Kept:
         return client
 
     def keeps(self, *names: str) -> None:
-        """Engines of these tenants were there, and have ended."""
+        """Let an engine of each of these tenants connect and end, so that its weights are kept."""
         for client in [self.begins(name) for name in names]:
             client.close()
         self.until(lambda: self.masters() == (1, 0, SIZE))
         assert {self.weights(name) for name in names} == {"host"}
 
     def masters(self) -> tuple[int, ...] | None:
-        """Number, bytes in use and idle, which the metrics and the state agree about."""
+        """Number of masters, their used bytes and their idle bytes. Metrics and state of the server
+        must agree.
+        """
         self.until(lambda: self.measured() == self.told())
         return self.told()
 
@@ -62,7 +68,9 @@ class Kept:
         return tuple(found[name] for name in names) if found else None
 
     def loses_its_keeper(self) -> None:
-        """Engines that live have brought their masters to the next one."""
+        """Kill the keeper, and wait until running engines have given their masters
+        to the next one.
+        """
         before = self.masters()
         family = self.site.server.family()
         (keeper,) = (one for one in family if "mirage.keeper.process" in one.cmdline())
@@ -136,7 +144,9 @@ def test_another_keeper_keeps_none_for_a_tenant_that_was_removed(kept: Kept) -> 
 
 
 def test_another_keeper_keeps_none_that_a_tenant_has_no_more(kept: Kept) -> None:
-    """Its engine drains, and the next one has its present ones."""
+    """The keeper is killed while an engine with a tenant's former weights drains. The next keeper
+    drops those weights when that engine ends, and keeps the tenant's present ones.
+    """
     runs = kept.site.server.open("POST", "/v1/completions", {"model": "a", "prompt": "silent"})
     kept.until(lambda: kept.ask("GET", "/tenants/a")[1]["running"])
     engine = kept.begins("a", "x")

@@ -1,4 +1,4 @@
-"""A cleaner takes what a run has in its folders: it is noticed, told, and made up for."""
+"""A cleaner removes files in a run's folders: this is noticed, logged, and they are made again."""
 
 import asyncio
 import logging
@@ -13,28 +13,30 @@ from typing import Any
 import pytest
 from supervised import Served, assert_gone, serving, write_config
 
-from mirage.serve.caretaker import Caretaker, unreachable
-from mirage.serve.rundir import socket_name
+from mirage.serve.device.caretaker import Caretaker, unreachable
+from mirage.serve.rundir.folders import socket_name
 
 pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture
 def runtime() -> Iterator[Path]:
-    """A user's private folder."""
+    """A folder in place of the user's private runtime folder."""
     with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
         yield Path(folder)
 
 
 def pids(served: Served, model: str) -> Any:
-    """Process ids of its engine; None if it is not served."""
+    """Process ids of a tenant's engine; None if the tenant does not serve."""
     body = {"model": model, "prompt": "pids"}
     status, answer = served.request("POST", "/v1/completions", body)
     return answer if status == 200 else None
 
 
 def is_back(served: Served) -> bool:
-    """Not by asking it: what it is asked while it ends may be what ended it, and is refused."""
+    """True if the tenant is ready again after one restart. It is not asked with a request, which
+    could be blamed for the engine's end.
+    """
     status, told = served.request("GET", "/mirage/state")
     if status == 503:
         return False  # the supervisor's socket is not made again yet
@@ -77,7 +79,9 @@ def test_its_state_says_so_if_it_cannot_be(tmp_path: Path) -> None:
 def test_what_an_engine_needs_to_start_is_made_again(
     tmp_path: Path, runtime: Path, what: str
 ) -> None:
-    """It comes back only if it finds the control socket."""
+    """Sockets, or whole folders, are removed. The engine ends and starts again, which it can only
+    with a new control socket.
+    """
     (runtime / "tmp").mkdir()
     environment = {"XDG_RUNTIME_DIR": str(runtime), "TMPDIR": str(runtime / "tmp")}
     with serving(write_config(tmp_path, "a"), environment=environment) as served:

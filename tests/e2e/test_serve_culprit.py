@@ -46,13 +46,15 @@ def test_a_request_that_ends_its_engine_is_refused_and_other_ones_each_time_are_
     named = [line for line in stderr.splitlines() if f"a: engine core {how} over a request" in line]
     assert len(named) == 4
     size = len(json.dumps({"model": "a", "prompt": prompt, "attempt": 0}))
-    assert f"(/v1/completions of 'a', {size} bytes, fingerprint " in named[0]
+    assert f"(/v1/completions of 'a', {size} bytes, digest " in named[0]
     assert "(end 1 of 3)" in named[0] and "given up after 3 restarts" in named[3]
     assert f'"{prompt}"' not in stderr and f"'{prompt}'" not in stderr
 
 
 def test_a_kill_from_outside_blames_no_request(tmp_path: Path) -> None:
-    """A probe of health, the only request that is always there, is not blamed either."""
+    """An engine is killed with SIGKILL while one request runs, twice. The request is not blamed,
+    because a health probe would be the only request each time.
+    """
     with serving(write_config(tmp_path, "a")) as served:
         for _ in range(2):
             status, body = post(served, "kill")

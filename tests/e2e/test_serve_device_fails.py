@@ -1,4 +1,4 @@
-"""A device that fails is told in one line, its tenants wait for it, and no engine is started."""
+"""A failed device is reported in one line; its tenants wait, and no engine is started there."""
 
 from __future__ import annotations
 

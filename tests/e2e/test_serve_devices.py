@@ -1,4 +1,4 @@
-"""Two devices behind one address: what happens to one's server, requests do not notice."""
+"""Two devices behind one address: trouble of one device's server does not reach requests."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def tenant(name: str, **keys: Any) -> dict[str, Any]:
 
 
 def config_of(folder: Path, **changes: Any) -> Path:
-    """One model on each device, and one on both."""
+    """Configuration of one model on each device, and model `c` on both."""
     config = write_config(folder, "a")
     told = {
         "devices": [{"name": LEFT, "memory": "4MiB"}, {"name": RIGHT, "memory": "4MiB"}],
@@ -53,25 +53,29 @@ def config_of(folder: Path, **changes: Any) -> Path:
 
 
 class Machine:
-    """A server of two devices."""
+    """A running server of two devices."""
 
     def __init__(self, server: Served, short: Path) -> None:
         self.server, self.operator = server, Operated(server, short)
 
     def pids(self, model: str, device: str = "") -> tuple[int, int]:
-        """Processes of an engine, if need be that on a device: its server, its core."""
+        """Process ids of an engine's API server and core; `device` selects one if the model is on
+        both.
+        """
         at = f"/replicas/{device}/{model}" if device else ""
         status, told = self.ask(model, "pids", at)
         assert status == 200, told
         return told["server"], told["core"]
 
     def ask(self, model: str, prompt: str, at: str = "") -> tuple[int, Any]:
-        """Answer to a request at an address of a replica, or at that of the server."""
+        """Status and body of the answer to a request: at the address `at` of a replica, or at the
+        server's.
+        """
         body = {"model": model, "prompt": prompt}
         return self.server.request("POST", f"{at}/v1/completions", body)
 
     def restarts(self, model: str) -> list[int]:
-        """Starts again of a model's engines on both devices."""
+        """Number of restarts of a model's engine on each device."""
         told = (self.server.request("GET", f"/mirage/state?device={d}")[1] for d in (LEFT, RIGHT))
         return [one["engines"][model]["restarts"] for one in told]
 
@@ -80,14 +84,14 @@ class Machine:
         return told
 
     def device(self, name: str) -> psutil.Process:
-        """The server of a device."""
+        """Process of a device's server."""
         for child in psutil.Process(self.server.process.pid).children():
             if any(word.endswith(f"/{name}.json") for word in child.cmdline()):
                 return child
         raise AssertionError(f"no server of {name} runs")
 
     def has_another(self, name: str, before: int) -> bool:
-        """True once a device has another server, which serves."""
+        """True once a device has a new server in place of the process `before`, and serves."""
         serves = self.health()["devices"][name]
         try:
             there = self.device(name).pid != before
@@ -105,7 +109,7 @@ class Machine:
         }
 
     def begins(self, model: str, events: int) -> http.client.HTTPConnection:
-        """A stream of ten events a second, of which nothing was read."""
+        """Connection over which a stream of ten events a second was requested, and nothing read."""
         body = {"model": model, "prompt": "drip", "max_tokens": events, "stream": True}
         return self.server.open("POST", "/v1/completions", body)
 
@@ -114,9 +118,10 @@ class Machine:
 def served(
     config: Path, short: Path, *options: str, lease_s: float = LEASE_S, **variables: str
 ) -> Iterator[Machine]:
-    """Engines have obeyed: one that was allotted nothing yet would not come back.
+    """Run a server of two devices while the block runs. The block begins when all engines have
+    obeyed an allotment, because an engine without one cannot be adopted.
 
-    `variables` of its environment say what its engines do.
+    `variables` of the environment say how the fake engines behave.
     """
     environment = around(short) | variables
     with serving(config, *options, environment=environment, lease_s=lease_s) as server:
@@ -136,7 +141,9 @@ def served(
 
 @contextmanager
 def asking(machine: Machine, *models: str) -> Iterator[list[tuple[str, int, Any]]]:
-    """Requests one after the other, of each model, until the block ends: what each was told."""
+    """Send requests for each model, one after the other, while the block runs; gives the list of
+    (model, status, answer).
+    """
     answers: list[tuple[str, int, Any]] = []
     ends = False
 
@@ -157,7 +164,7 @@ def asking(machine: Machine, *models: str) -> Iterator[list[tuple[str, int, Any]
 
 
 def samples(metrics: str) -> dict[tuple[str, str, str], float]:
-    """Values by name, device and tenant."""
+    """Values of metrics by name, device and tenant."""
     return {
         (one.name, one.labels.get("device", ""), one.labels.get("tenant", "")): one.value
         for family in text_string_to_metric_families(metrics)
@@ -166,7 +173,7 @@ def samples(metrics: str) -> dict[tuple[str, str, str], float]:
 
 
 def ends(metrics: str) -> dict[tuple[str, str], float]:
-    """Servers that ended, by device and cause."""
+    """Number of ends of device servers, by device and cause, from the metrics."""
     return {
         (one.labels["device"], one.labels["cause"]): one.value
         for family in text_string_to_metric_families(metrics)
@@ -221,7 +228,13 @@ def test_one_address_has_the_models_of_all_devices(tmp_path: Path, short: Path) 
     assert not list(short.iterdir())
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGKILL, id="killed"),
+        pytest.param(signal.SIGSTOP, id="frozen", marks=pytest.mark.slow),
+    ],
+)
 def test_a_device_server_that_goes_is_not_noticed(
     tmp_path: Path, short: Path, number: signal.Signals
 ) -> None:
@@ -249,6 +262,7 @@ def test_a_device_server_that_goes_is_not_noticed(
     assert not list(short.iterdir())
 
 
+@pytest.mark.slow
 def test_without_a_lease_its_models_are_away_until_it_is_back(tmp_path: Path, short: Path) -> None:
     with served(config_of(tmp_path), short, lease_s=0) as machine:
         before = {model: machine.pids(model) for model in "ab"}
@@ -270,6 +284,7 @@ def test_without_a_lease_its_models_are_away_until_it_is_back(tmp_path: Path, sh
     assert not list(short.iterdir())
 
 
+@pytest.mark.slow
 def test_what_ended_one_replica_does_not_get_the_next(tmp_path: Path, short: Path) -> None:
     with served(config_of(tmp_path), short) as machine:
         killer = {"model": "c", "prompt": "die"}
@@ -289,6 +304,7 @@ def test_what_ended_one_replica_does_not_get_the_next(tmp_path: Path, short: Pat
         assert machine.server.end(signal.SIGTERM)[0] == 0
 
 
+@pytest.mark.slow
 def test_of_replicas_that_sleep_one_wakes(tmp_path: Path, short: Path) -> None:
     with served(config_of(tmp_path), short) as machine, ThreadPoolExecutor(8) as threads:
         slept = machine.operator.mirage("tenants", "sleep", "c", "--wait")
@@ -303,7 +319,9 @@ def test_of_replicas_that_sleep_one_wakes(tmp_path: Path, short: Path) -> None:
 
 
 def test_what_had_no_byte_goes_on_where_a_device_is_killed(tmp_path: Path, short: Path) -> None:
-    """Its engine has read it and stands still, until its server is killed and it is with that."""
+    """An engine has read a request and stands still until its device's server is killed with it. No
+    byte was answered, so the router sends the request to the other device.
+    """
     with (
         served(config_of(tmp_path), short, lease_s=0) as machine,
         ThreadPoolExecutor(1) as threads,
@@ -336,11 +354,12 @@ def test_a_frozen_engine_gets_no_more_requests_and_its_own_go_nowhere(
 
 
 def in_flight(machine: Machine, device: str) -> float:
-    """Requests for `c` on a device, as the router counts them."""
+    """Number of running requests for `c` on a device, as the router counts them."""
     text = machine.server.request("GET", "/metrics")[1].decode()
     return samples(text).get(("mirage_replica_in_flight", device, "c"), 0.0)
 
 
+@pytest.mark.slow
 def test_the_engines_of_a_killed_server_are_had_by_the_next(tmp_path: Path, short: Path) -> None:
     config = config_of(tmp_path)
     with served(config, short) as first:
@@ -356,6 +375,7 @@ def test_the_engines_of_a_killed_server_are_had_by_the_next(tmp_path: Path, shor
     assert not list(short.iterdir())
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_all_at_once(tmp_path: Path, short: Path) -> None:
     with served(config_of(tmp_path, http={"drain_delay_s": 60.0}), short) as machine:
         family = machine.family()
@@ -404,6 +424,12 @@ def test_check_says_who_goes_where(tmp_path: Path, short: Path) -> None:
     )
 
 
+def test_check_reads_the_certificate(tmp_path: Path, short: Path) -> None:
+    missing = {"tls": {"certificate": "none.pem", "key": "none.key"}}
+    done = mirage(short, "check", str(config_of(tmp_path, http=missing)))
+    assert done.returncode == 2 and done.stderr.startswith("mirage: error: http.tls.")
+
+
 def test_what_cannot_be_served_ends_it_with_one_line(tmp_path: Path, short: Path) -> None:
     config = config_of(tmp_path)
     told = yaml.safe_load(config.read_text())
@@ -419,7 +445,9 @@ def test_what_cannot_be_served_ends_it_with_one_line(tmp_path: Path, short: Path
 
 
 def test_the_process_above_speaks_for_all(tmp_path: Path, short: Path) -> None:
-    """To the service manager, at the socket that was passed; lines have the devices' names."""
+    """The process above the device servers tells systemd the state of all devices, and prints their
+    log lines with their names.
+    """
     lines, requests = tmp_path / "lines", tmp_path / "requests"
     options = ("--log-format", "json", "--log-file", str(lines), "--access-log", str(requests))
     with (
@@ -430,7 +458,8 @@ def test_the_process_above_speaks_for_all(tmp_path: Path, short: Path) -> None:
             *options,
             program=activated(listening),
             environment=around(short)
-            | {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "2000000"},
+            | {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "2000000"}
+            | {"FAKE_PROGRAMS": "1"},
             passed=[listening.fileno()],
             lease_s=0,
         ) as server,

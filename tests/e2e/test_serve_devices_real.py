@@ -28,7 +28,7 @@ ANSWER_S = 300.0
 
 
 class Clients:
-    """Two for each model; each answer is held against the model's tokens."""
+    """Two clients of each model, which compare each answer with the expected tokens."""
 
     def __init__(self, server: Served, models: dict[str, str]) -> None:
         self._server, self._over = server, threading.Event()
@@ -44,7 +44,7 @@ class Clients:
             thread.start()
 
     def more(self, count: int = 3) -> None:
-        """Wait until each model has answered so many more."""
+        """Wait until each model has answered `count` more requests."""
         before, until = dict(self.answers), time.monotonic() + ANSWER_S
         while any(self.answers[name] < before[name] + count for name in before):
             assert time.monotonic() < until and not self.wrong, self.wrong

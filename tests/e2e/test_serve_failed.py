@@ -41,7 +41,9 @@ def test_one_that_cannot_start_is_failed_and_the_others_serve(tmp_path: Path) ->
 
 
 def test_one_that_check_refuses_is_failed_at_once_and_the_others_serve(tmp_path: Path) -> None:
-    """Its share is lent: it is for the user to correct the configuration and start anew."""
+    """A tenant's model folder does not exist. The tenant is failed with the reason and is not tried
+    again, and the others serve.
+    """
     path = write_config(tmp_path, "a", "b", "c")
     content = yaml.safe_load(path.read_text())
     content["tenants"][1]["model"] = "nowhere"

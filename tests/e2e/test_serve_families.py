@@ -1,7 +1,7 @@
-"""`mirage serve` with models that are no plain decoders: what `check` said is what engines have.
+"""`mirage serve` with models that are no plain decoders: engines have the sizes of `check`.
 
-One server for the whole file: windows and full attention, latent attention, int8 weights that
-oneDNN packs away, an encoder.
+All tests use one server. Its models have windows and full attention, latent attention, int8 weights
+that oneDNN packs, and an encoder.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from supervised import Served, serving
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from mirage.config import load
-from mirage.serve.fit import Fit
-from mirage.serve.preflight import fit_config
+from mirage.serve.fit.fit import Fit
+from mirage.serve.launch.preflight import fit_config
 from tests.zoo import FAMILIES, make
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.one_of("kinds")]
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.one_of("kinds")]
 START_S = 400
 TEXTS = {"gemma3": 18, "deepseek-v2": 48, "llama-w8a8": 14}
 ENCODER = {"bert": 13}
-"""Shares in per cent."""
+"""Share in per cent of the tenant whose model is an encoder."""
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,9 @@ def test_vectors_come_out_the_same_after_the_others_were_busy(served: Served) ->
 
 
 def busiest(served: Served, model: str) -> int:
-    """Many long requests at once to one model; the most layers that all models gave for them."""
+    """Send many long requests to one model at once; return the largest number of layers that all
+    models together had given away.
+    """
     prompts = [chr(65 + i) * 150 for i in range(16)]
     with ThreadPoolExecutor(len(prompts)) as pool:
         list(pool.map(lambda prompt: complete(served, model, prompt, 90), prompts))

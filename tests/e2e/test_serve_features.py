@@ -1,7 +1,7 @@
-"""What OpenAI's API offers, on three families, while memory moves and clients go away.
+"""Features of OpenAI's API on three families, while memory moves and clients leave.
 
-One server for the whole file: three demonstration models under policy mirage, and a fourth
-tenant whose tokenizer nobody can read. Answers are held against plain vLLM's.
+All tests use one server: three demonstration models under policy mirage, and a fourth tenant whose
+tokenizer cannot be read. Answers are compared with plain vLLM's.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def expected(models: dict[str, Path]) -> dict[str, dict[str, Any]]:
-    """Plain vLLM's answer to each question, by family."""
+    """Plain vLLM's answer to each question, by model family."""
     arguments = ARGUMENTS | {"max_model_len": 330}
     paths = {name: models[name] for name in FAMILIES}
     with plain(paths, **dict.fromkeys(FAMILIES, arguments)) as servers:

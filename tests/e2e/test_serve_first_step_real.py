@@ -1,7 +1,7 @@
-"""Real engines compute a request of their own before they serve, and nothing shows of it.
+"""Real engines compute a request of their own before they serve, which leaves no trace.
 
-In turns, where a first step has to wait for the turn; models that write, that guess by a draft, and
-that make vectors.
+Tenants take turns, so a first step has to wait for the turn. The models generate text, speculate
+with a draft, or compute embeddings.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ def counts(served: Served, name: str) -> dict[str, int]:
 def test_nothing_is_counted_or_cached_of_what_engines_computed_by_themselves(
     served: Served,
 ) -> None:
-    """Nothing counts before any request; the first one counts with its own tokens alone."""
+    """All counts are 0 before the first request of a client, and that adds only its own tokens;
+    none is found in the cache.
+    """
     for name in NAMES:
         assert counts(served, name) == dict.fromkeys(COUNTED, 0), name
     prompt, tokens = "abcdefgh" * 8, 4
@@ -78,3 +80,45 @@ def test_each_kind_serves(served: Served) -> None:
     assert (status, answer["usage"]["completion_tokens"]) == (200, 6)
     status, answer = served.request("POST", "/v1/embeddings", {"model": "bert", "input": "hello"})
     assert (status, len(answer["data"][0]["embedding"])) == (200, 128)
+
+
+UNFOLLOWED = {
+    "no token": ({"json": {"$ref": "#"}}, "it admits no token at this place"),
+    "negative": (
+        {"json": {"type": "string", "minLength": -5}},
+        "Invalid repetition range {-5, -1}",
+    ),
+    "twice": ({"grammar": 'root ::= "a"\nroot ::= "b"'}, 'Rule "root" is defined multiple times'),
+    "nowhere": ({"json": {"$ref": "#/$defs/none"}}, "Pointer '/$defs/none' does not exist"),
+}
+"""Structured outputs whose form is right: vLLM's core finds the first three wrong."""
+
+
+@pytest.mark.parametrize("name", UNFOLLOWED)
+def test_a_grammar_that_cannot_be_followed_is_an_error_of_the_request(
+    served: Served, name: str
+) -> None:
+    """A request with an impossible grammar is answered with 400 and the reason, and the engine
+    serves on. A request with a good grammar comes first, because the first one makes vLLM choose
+    its backend.
+    """
+    grammar, why = UNFOLLOWED[name]
+    body = {"model": "llama", "prompt": "hello", "max_tokens": 4}
+    right = {"structured_outputs": {"choice": ["a", "b"]}}
+    assert served.request("POST", "/v1/completions", body | right)[0] == 200
+    asked = {"structured_outputs": grammar}
+    status, answer = served.request("POST", "/v1/completions", body | asked)
+    assert (status, answer["error"]["type"]) == (400, "BadRequestError"), answer
+    assert why in answer["error"]["message"]
+    assert served.request("POST", "/v1/completions", body)[0] == 200
+
+
+def test_log_probabilities_are_given_with_ranks(served: Served) -> None:
+    body = {"model": "llama", "prompt": "hello", "max_tokens": 3, "temperature": 0}
+    more = {"prompt_logprobs": 1, "logprobs": 2, "ignore_eos": True}
+    status, answer = served.request("POST", "/v1/completions", body | more)
+    assert status == 200, answer
+    (choice,) = answer["choices"]
+    assert len(choice["logprobs"]["token_logprobs"]) == 3
+    ranks = [each["rank"] for token in choice["prompt_logprobs"][1:] for each in token.values()]
+    assert 1 in ranks and min(ranks) == 1

@@ -1,4 +1,6 @@
-"""A process that is stopped, or stuck: noticed, ended and started again, and nobody else waits."""
+"""A process that is stopped or stuck is noticed, ended and started again; other
+tenants serve on.
+"""
 
 import contextlib
 import os
@@ -26,7 +28,7 @@ def post(served: Served, prompt: str, model: str) -> tuple[int, Any]:
 
 
 def stream(served: Served, model: str) -> Any:
-    """An answer of `model` that has begun and does not end."""
+    """Streamed answer of `model` that has begun and does not end."""
     body = {"model": model, "prompt": "hang", "stream": True}
     answer = served.open("POST", "/v1/completions", body).getresponse()
     assert answer.readline() == b"data: {}\n"
@@ -79,7 +81,9 @@ def test_one_that_is_continued_in_time_goes_on(tmp_path: Path) -> None:
 
 
 def test_after_a_pause_of_everything_nobody_hangs(tmp_path: Path) -> None:
-    """Pause as of a container or of the whole machine; the server wakes before its engines."""
+    """All processes pause, as when a container is paused, and the server goes on a second before
+    its engines. No engine counts as hung.
+    """
     with serving(write_config(tmp_path, "a", "b", hang_s=HANG_S)) as served:
         served.drain()
         before = post(served, "pids", "a")[1]
@@ -123,7 +127,9 @@ def test_after_a_pause_of_everything_no_start_is_too_late(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("ends", ["engine", "server"])
 def test_a_process_group_that_is_stopped_leaves_nothing_shared(tmp_path: Path, ends: str) -> None:
-    """Its resource tracker is stopped as well, and has to tidy up."""
+    """All processes of an engine are stopped, with the resource tracker that removes its shared
+    memory. When the engine or the server is ended, nothing of it is left in /dev/shm.
+    """
     with serving(write_config(tmp_path, "a", hang_s=HANG_S)) as served:
         first = post(served, "pids", "a")[1]
         family = served.family()
@@ -140,7 +146,7 @@ def test_a_process_group_that_is_stopped_leaves_nothing_shared(tmp_path: Path, e
 
 
 def start_of(served: Served) -> psutil.Process | None:
-    """The API server of the one tenant, as soon as there is one."""
+    """Process of the only tenant's API server; None before it exists."""
     for child in psutil.Process(served.process.pid).children():
         with contextlib.suppress(psutil.ZombieProcess):
             if "--uds" in child.cmdline():
@@ -149,7 +155,9 @@ def start_of(served: Served) -> psutil.Process | None:
 
 
 def test_a_first_start_that_is_stopped_is_ended_and_begun_again(tmp_path: Path) -> None:
-    """It took all of the time that a start has, and then its tenant rested as a failed one."""
+    """An engine is stopped while it starts. It is ended as hung and started again, before the time
+    limit of a start would make the tenant failed.
+    """
     wanted = tmp_path / "wanted"
     config = write_config(tmp_path, "a", hang_s=HANG_S)
     waits = {"FAKE_ENGINE": f"waits:a:{wanted}"}
@@ -217,7 +225,9 @@ def test_a_start_that_stands_still_is_told_from_one_that_goes_on() -> None:
 def test_a_process_group_that_is_killed_as_a_whole_leaves_nothing_shared(
     tmp_path: Path, ends: str
 ) -> None:
-    """Its resource tracker is killed as well, and cannot tidy up."""
+    """All processes of an engine are killed, with the resource tracker that would remove its shared
+    memory. The server, or the reaper if that is killed too, removes it.
+    """
     with serving(write_config(tmp_path, "a", "b")) as served:
         served.drain()
         first = post(served, "pids", "a")[1]
@@ -263,7 +273,9 @@ def lost(served: Served) -> float:
 def test_a_request_that_neither_has_is_answered_and_the_second_ends_the_engine(
     tmp_path: Path,
 ) -> None:
-    """Its server waits for an answer, and its core has nothing to do."""
+    """The API server waits for an answer, but the core does not have the request. The request is
+    answered with 502; at the second one the engine is ended and started again.
+    """
     with serving(write_config(tmp_path, "a", "b", hang_s=HANG_S)) as served:
         served.drain()
         before = post(served, "pids", "a")[1]

@@ -1,4 +1,4 @@
-"""Processes of real engines stopped and killed, at once and in turns: the others are served on."""
+"""Processes of real engines are stopped and killed; the other tenants are served on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 HANG_S = 10
 START_S = 300
 ANSWER_S = 120.0
-"""A request that is not answered by then hangs; what it took is printed."""
+"""Seconds after which a request without an answer counts as hung; the seconds that each took are
+printed.
+"""
 TOKENS = 1900
 """Tokens of an answer that is under way when its engine freezes, on a fast processor too."""
 PROBE = {"model": "opt", "prompt": "hello", "max_tokens": 8, "temperature": 0}
@@ -36,7 +38,7 @@ def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Served]:
 
 
 class Stream:
-    """A long answer of `llama`, read to its end in a thread."""
+    """A long streamed answer of `llama`, which a thread reads to its end."""
 
     def __init__(self, served: Served) -> None:
         body = {"model": "llama", "prompt": "hi", "max_tokens": TOKENS, "stream": True}

@@ -1,7 +1,7 @@
-"""`mirage serve` with real vLLM engines whose memory is a GPU's, over the stand-in for its driver.
+"""`mirage serve` with real vLLM engines, with memory of the stand-in for the GPU's driver.
 
-Two processes hold one device that is full: memory moves by release here and create there, and a
-killed engine's memory is there again for the next. One server for all tests.
+Two processes share one full device: memory is released in one and created in the other, and a
+killed engine's memory is free for the next. All tests use one server.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import beside_gpu
 from supervised import Served, assert_gone, serving
 
 from mirage.config import load
-from mirage.serve.preflight import fit_config
+from mirage.serve.launch.preflight import fit_config
 from mirage.tools.demo.models import make_models
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -32,11 +32,13 @@ TENANTS = ("llama", "qwen3")
 TOGETHER = 24
 TOKENS = 100
 ROUNDS = 5
-"""At most: where other work slows the machine down, more of the busy one's own layers hide, and may
-do for a while."""
+"""Most rounds that a test tries. More than one may be needed on a machine slowed by other work:
+there more layers of the busy model hide, which may be enough for a while.
+"""
 REMAP = {"rest_s": 0}
-"""No rest: while a model rests, it gives no layer where none hides behind the step of one request,
-as on a machine whose copies are slow."""
+"""Setting without a rest: until `rest_s` has passed, an idle model gives no layer if none hides
+behind the step of one request, as on a machine whose copies are slow.
+"""
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
-"""Real vLLM engines whose KV blocks go to another GPU's memory, over the stand-in for its driver.
+"""Real vLLM engines whose KV blocks go to another GPU's memory, with the driver's stand-in.
 
-The peer takes its memory back, and its holder is killed or frozen, while engines read from it: no
-text changes, no engine ends.
+The peer takes its memory back, or its holder is killed or frozen, while engines read from it. No
+text changes, and no engine ends.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from supervised import Served, serving
 from test_serve_tiers_real import configured, drawn, lent, say
 
 from mirage.config import load
-from mirage.serve.preflight import fit_config
+from mirage.serve.launch.preflight import fit_config
 
 pytestmark = [pytest.mark.e2e, pytest.mark.rare]
 

@@ -1,4 +1,4 @@
-"""An engine that starts while requests of another sit on its share: its layers stream meanwhile."""
+"""An engine starts while another's requests use its share, so its layers are streamed at first."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 START_S = 600
 TOKENS = 600
 STREAMS = 12
-"""Requests that want more than the device has: there are always some on what is lent."""
+"""Number of requests at a time: they need more memory than the device has, so some always use lent
+memory.
+"""
 
 
 def complete(served: Served, model: str, tokens: int) -> str:

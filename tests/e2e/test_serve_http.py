@@ -1,4 +1,4 @@
-"""The section `http` of a real server with light engines."""
+"""The section `http` of the configuration, in a real server with fake engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""One line serves models of a hub: looked at, proposed, fetched, served; or refused in one line."""
+"""One command serves models of a hub: read, proposed, fetched and served, or
+refused in one line.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ def user(tmp_path: Path) -> Iterator[HubUser]:
 
 
 def error(done: subprocess.CompletedProcess[str], code: int = 2) -> str:
-    """The line that a command ended with."""
+    """The last line of a command that failed with exit code `code`."""
     assert done.returncode == code, done.stderr
     line = done.stderr.splitlines()[-1]
     assert line.startswith("mirage: error: ")
@@ -98,7 +100,7 @@ def test_what_is_written_is_what_would_be_served(user: HubUser) -> None:
     ]
     assert [round(tenant.percent, 1) for tenant in config.tenants] == [50, 50]
     again = user.mirage("serve", *words, "--write-config", file)
-    assert f"{file}: it is there: name another file" in error(again)
+    assert f"{file}: it exists already: name another file" in error(again)
     table = user.mirage("check", "org/one", "local", "--memory", "64MiB").stdout
     assert table.splitlines()[-6:] == user.mirage("check", file).stdout.splitlines()[-6:]
 
@@ -120,6 +122,8 @@ def test_check_says_what_is_to_be_fetched_and_fetches_no_weights(user: HubUser) 
     assert not list(user.short.iterdir())
     fetch = user.mirage("fetch", file)
     assert fetch.stdout == f"{cache}/models--org--one/snapshots/{commit}\n"
+    trusting = user.mirage("fetch", file, "--trust-remote-code", f"org/one@{commit}")
+    assert "works only with models" in error(trusting)
     user.hub.asked.clear()
     again = user.mirage("check", file, HF_HUB_OFFLINE="1").stdout.splitlines()
     assert again[0] == f"org/one: commit {commit} is in the cache; HF_HUB_OFFLINE is set"
@@ -247,7 +251,7 @@ def test_engines_that_are_left_keep_their_commit(user: HubUser) -> None:
 
 
 def held(served: Served) -> int:
-    """Bytes that the engine of `one` holds."""
+    """Bytes of device memory that the engine of tenant `one` holds."""
     told = served.request("GET", "/mirage/state")[1].get("tenants", {})
     return int(told.get("one", {}).get("held_bytes", 0))
 

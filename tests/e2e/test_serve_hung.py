@@ -1,4 +1,4 @@
-"""An engine that hangs while it holds memory that another one needs to start again."""
+"""An engine hangs while it holds memory that another engine needs to start again."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ BORROWS = {"FAKE_ENGINE": "borrows:a"}
 
 
 def config(folder: Path) -> Path:
-    """Shares of 32 pages; `a` may hold 43."""
+    """Configuration of two tenants with shares of 32 pages each; `a` may hold 43 by borrowing."""
     return write_config(folder, "a", "b", device={"memory": "4MiB"}, hang_s=8)
 
 
@@ -30,7 +30,10 @@ def has_borrowed(served: Served) -> Any:
 
 
 def test_it_is_named_and_then_ended_and_both_come_back(tmp_path: Path) -> None:
-    """It steps on and shows that it lives."""
+    """`a` has borrowed memory and no longer obeys, though it steps and gives signs of life, while
+    `b` has to start again. The state names `a` as the reason; `a` is then ended, and both serve
+    again.
+    """
     with serving(config(tmp_path), environment=BORROWS) as served:
         served.drain()
         served.until("a has borrowed", lambda: has_borrowed(served))

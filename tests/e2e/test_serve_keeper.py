@@ -1,4 +1,6 @@
-"""Weights that outlive engines under `mirage serve`: real engines, files that are zeros by now."""
+"""Real engines of `mirage serve` take their weights from the keeper: the next engine answers with
+the same text after the model's files were overwritten with zeros.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ READY_S = 600
 
 
 class Serving:
-    """A server with tenants a and b of the same weights, of which each comes when asked for."""
+    """A server with the tenants a and b of equal weights, which start on request."""
 
     def __init__(self, served: Served, weights: Path) -> None:
         self.served, self.weights = served, weights
@@ -54,16 +56,18 @@ class Serving:
         return self.status(name, "stopped")
 
     def masters(self) -> dict[int, int]:
-        """Bytes of all masters that any process of the server has, from outside."""
+        """Bytes of each master that a process of the server has open, found from
+        outside by inode.
+        """
         return master_files(*(process.pid for process in self.served.family()))
 
     def kept(self) -> dict[str, int]:
-        """Fields of the keeper in the server's state."""
+        """Figures of the keeper in `/mirage/state`."""
         found: dict[str, int] = self.served.request("GET", "/mirage/state")[1]["kept_weights"]
         return found
 
     def read(self, name: str) -> int:
-        """Bytes that the engine core of a tenant has read by calls, of whatever file or socket."""
+        """Bytes that a tenant's engine core has read by system calls, from files or sockets."""
         counts = Path(f"/proc/{self.served.engine_core(name).pid}/io").read_text()
         found = dict(line.split(": ") for line in counts.splitlines())
         print(f"{name}: engine core has read {found}")

@@ -1,4 +1,4 @@
-"""Keys of a real server with light engines: where tokens stand, and how keys are changed."""
+"""Keys of a real server with fake engines: places of tokens, and changes of keys."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def config(tmp_path: Path) -> Path:
 
 
 def new_key(short: Path, *words: str | Path) -> str:
-    """The token."""
+    """Token that `mirage keys new` prints."""
     done = mirage(short, "keys", "new", *words)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()[0]
@@ -56,7 +56,7 @@ def test_a_token_stands_nowhere(tmp_path: Path, short: Path, config: Path) -> No
     keys, logs, state = tmp_path / "keys.yaml", tmp_path / "logs", tmp_path / "state.json"
     tokens = [new_key(short, "ci", "--keys", keys, "--admin"), PLAIN]
     options = ["--keys", keys, "--log-level", "debug", "--log-dir", logs, "--state", state]
-    environment = around(short) | {"MIRAGE_API_KEY": PLAIN}
+    environment = around(short) | {"MIRAGE_API_KEY": PLAIN, "FAKE_PROGRAMS": "1"}
     told: list[str] = []
     with serving(config, *map(str, options), environment=environment) as served:
         served.drain()

@@ -1,4 +1,4 @@
-"""The supervisor's care for processes, with engines that fail on command."""
+"""The supervisor's care for its processes, with fake engines that fail on command."""
 
 import http.client
 import json
@@ -144,8 +144,9 @@ def test_an_engine_that_keeps_dying_is_given_up(tmp_path: Path) -> None:
         assert "given up after 3 restarts" in stderr
 
 
+@pytest.mark.parametrize("kind", ["dies", "only"])
 def test_with_all_or_nothing_one_that_fails_to_start_ends_the_others_in_one_line(
-    tmp_path: Path, short: Path
+    tmp_path: Path, short: Path, kind: str
 ) -> None:
     logs = tmp_path / "logs"
     config = write_config(tmp_path, "a", "b")
@@ -154,7 +155,7 @@ def test_with_all_or_nothing_one_that_fails_to_start_ends_the_others_in_one_line
         "--all-or-nothing",
         "--log-dir",
         str(logs),
-        environment={"FAKE_ENGINE": "dies:b", "TMPDIR": str(short)},
+        environment={"FAKE_ENGINE": f"{kind}:b", "TMPDIR": str(short)},
         ready_timeout_s=None,
     ) as served:
         _, stderr = served.process.communicate(timeout=DEADLINE_S)
@@ -268,7 +269,7 @@ def test_a_signal_before_any_engine_starts_leaves_nothing(
     with serving(
         write_config(tmp_path, "a"), environment=environment, ready_timeout_s=None
     ) as served:
-        served.until("it asks vLLM", lambda: len(served.family()) > 2)
+        served.until("it asks vLLM", lambda: served.runs("fake_probe.py"))
         family = served.family()
         status, stderr = served.end(number)
     assert (status, "Traceback" in stderr) == (code, False)
@@ -285,7 +286,7 @@ def test_a_signal_while_a_configuration_is_checked_leaves_nothing(
     with serving(
         config, command="check", environment=environment, ready_timeout_s=None
     ) as checking:
-        checking.until("it asks vLLM", lambda: len(checking.family()) > 2)
+        checking.until("it asks vLLM", lambda: checking.runs("fake_probe.py"))
         family = checking.family()
         status, stderr = checking.end(number)
     said = [line for line in stderr.splitlines() if "looking at the models" not in line]

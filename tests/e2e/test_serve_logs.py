@@ -1,12 +1,12 @@
-"""The one line that is shown of a failed engine's log."""
+"""The single line of a failed engine's log that the server shows."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from mirage.serve import engine_log
-from mirage.serve.engine_log import last_error, last_progress
+from mirage.serve.logs import engine_log
+from mirage.serve.logs.engine_log import last_error, last_progress
 
 pytestmark = pytest.mark.e2e
 

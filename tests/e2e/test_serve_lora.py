@@ -20,7 +20,9 @@ START_S = 300
 NAMES = ("llama", "first", "team/second")
 ALIAS = "openai/gpt:4o"
 ORDER = (*NAMES, *reversed(NAMES))
-"""The second time a prefix is found: of a prompt less is computed, which shows in the last bits."""
+"""Names in the order of the requests. At the second time a prefix of the prompt is found in the
+cache and less is computed, which changes the last bits.
+"""
 PROMPTS = ("hello world", "a second prompt, a little longer than the first")
 LORA = {"enable_lora": True, "max_lora_rank": 8, "max_loras": 2}
 
@@ -36,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def expected(folder: Path) -> list[Any]:
-    """The answers of plain vLLM, in order."""
+    """Answers of plain vLLM to the same requests in the same order."""
     modules = [f"first={folder / 'one'}", f"team/second={folder / 'two'}"]
     arguments = LORA | {"lora_modules": modules, "max_model_len": 256}
     with plain({"llama": folder / "llama"}, llama=arguments) as servers:
@@ -63,7 +65,9 @@ def served(folder: Path, expected: list[Any]) -> Iterator[Served]:
 
 
 def answer(server: Any, model: str) -> Any:
-    """One prompt after the other: the size of a batch shows in the last bits."""
+    """Answers to all prompts, asked one at a time, because the size of a batch changes the last
+    bits.
+    """
     return [ask(server, model, prompt) for prompt in PROMPTS]
 
 

@@ -1,4 +1,4 @@
-"""Models move between two devices while requests run: nobody notices, and `mirage why` tells."""
+"""Models move between two devices while requests run: none fails, and `mirage why` tells of it."""
 
 from __future__ import annotations
 
@@ -36,12 +36,18 @@ RULES = {
     "start_s": 60.0,
 }
 
+CLIENTS = 5
+"""Clients of each model. With 20 tokens a request, they ask a model for some 450 tokens/s. By the
+profile, a device serves 475 tokens/s of one busy model within `tpot_s`, and at most 500 of two.
+"""
+
 
 def movable(folder: Path, **rules: Any) -> Path:
-    """`a` is on the left, `c` on the right, and `b` where the placement has it.
+    """Configuration of two devices: `a` is bound to left, `c` to right, and `b` is where the
+    placement puts it.
 
-    A step of one request takes 6 ms, to read the 192 KiB of a model and the request's KV, and
-    those of models that are busy together take as long as all of them.
+    By the profile, a step of one request takes 6 ms, to read the 192 KiB of a model and the
+    request's KV. Steps of models that are busy together on a device take as long as all of them.
     """
     hardware = yaml.safe_load((configs.HERE / "hardware" / "h100.yaml").read_text())
     hardware["step_overhead_ms"]["value"] = 0.1
@@ -64,7 +70,9 @@ def ready_on(machine: Machine, model: str) -> set[str]:
 
 @contextmanager
 def loaded(machine: Machine, tokens: int, *models: str) -> Iterator[list[tuple[str, int, Any]]]:
-    """Four clients of each model, who ask for so many tokens, and what they were told."""
+    """Context in which `CLIENTS` clients of each model request `tokens` tokens again and again;
+    gives the list of (model, status, answer).
+    """
     answers: list[tuple[str, int, Any]] = []
     over = threading.Event()
 
@@ -74,7 +82,9 @@ def loaded(machine: Machine, tokens: int, *models: str) -> Iterator[list[tuple[s
             answers.append((model, *machine.server.request("POST", "/v1/completions", body)))
             time.sleep(0.2)
 
-    threads = [threading.Thread(target=ask, args=(model,)) for model in models for _ in range(4)]
+    threads = [
+        threading.Thread(target=ask, args=(model,)) for model in models for _ in range(CLIENTS)
+    ]
     for thread in threads:
         thread.start()
     try:
@@ -140,8 +150,11 @@ def test_a_replica_opens_for_a_hot_model_and_closes_when_it_is_idle(
     assert not list(short.iterdir())
 
 
+@pytest.mark.slow
 def test_a_move_whose_device_dies_leaves_all_as_it_was(tmp_path: Path, short: Path) -> None:
-    """The engine that shall come waits for a file, and its device's server is killed meanwhile."""
+    """While `b` moves, its new engine waits for a file, and the server of the new device is killed.
+    The move fails, `b` stays at home, and no request fails.
+    """
     gate = tmp_path / "gate"
     gate.touch()
     config = movable(tmp_path, rest_s=300.0)
@@ -166,6 +179,7 @@ def test_a_move_whose_device_dies_leaves_all_as_it_was(tmp_path: Path, short: Pa
     assert not list(short.iterdir())
 
 
+@pytest.mark.slow
 def test_models_of_a_frozen_device_come_elsewhere_and_go_back(tmp_path: Path, short: Path) -> None:
     with served(movable(tmp_path), short, lease_s=0) as machine:
         (home,) = devices_of(machine, "b")
@@ -173,10 +187,15 @@ def test_models_of_a_frozen_device_come_elsewhere_and_go_back(tmp_path: Path, sh
             before = machine.device(home)
             before.send_signal(signal.SIGSTOP)
             machine.server.until("it stands in", lambda: OTHER[home] in ready_on(machine, "b"))
+            stood_in = len(answers) + CLIENTS  # each client may have one request at work
             machine.server.until("another serves", lambda: machine.has_another(home, before.pid))
             machine.server.until("b is back", lambda: devices_of(machine, "b") == [home])
-        wrong = [answer for answer in answers if answer[1] != 200]
-        assert len(wrong) <= 4, "each client had one request at work when engines ended"
+        wrong = [(n, one) for n, (_, status, one) in enumerate(answers) if status != 200]
+        away = [n for n, one in wrong if one["error"]["code"] == "device_away"]
+        assert all(n < stood_in for n in away), "the stand-in serves until the device is reached"
+        assert len(wrong) - len(away) <= CLIENTS, (
+            "each client had one request at work when engines ended"
+        )
         told = machine.operator.mirage("why", "b").stdout
         assert f"{home} away: " in told and f"{home} serves b again" in told, told
         assert machine.server.end(signal.SIGTERM)[0] == 0
@@ -194,7 +213,9 @@ def test_models_of_a_frozen_device_come_elsewhere_and_go_back(tmp_path: Path, sh
 def test_a_judge_that_fails_is_replaced_by_arithmetic_and_disturbs_nobody(
     tmp_path: Path, short: Path, number: int, words: str
 ) -> None:
-    """Its process is killed, raises, or hangs; the next one judges by simulation again."""
+    """The judge's process is killed, raises an error, or hangs. That decision is made by arithmetic
+    and the next one by simulation again; requests are served meanwhile.
+    """
     rules = {"judge_s": 1.0} if number == signal.SIGSTOP else {}
     with served(movable(tmp_path, **rules), short, lease_s=0) as machine:
         hit: list[int] = []
@@ -232,13 +253,13 @@ def test_a_judge_that_fails_is_replaced_by_arithmetic_and_disturbs_nobody(
 
 
 def whys(machine: Machine) -> list[str]:
-    """Reasons of the last decision that moved nothing, and of moves."""
+    """Reason of the last decision that moved no model, and the reasons of all moves."""
     told = machine.operator.ask("GET", "/why")[1]
     return [told["stays"], *(one["why"] for one in told["placements"])]
 
 
 def judges(machine: Machine) -> list[psutil.Process]:
-    """Processes that simulate now, those that have begun."""
+    """Processes of the judge that run now."""
     found = []
     for child in psutil.Process(machine.server.process.pid).children():
         with suppress(psutil.Error):
@@ -247,8 +268,11 @@ def judges(machine: Machine) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.slow
 def test_a_guest_leaves_under_load_and_its_streams_end_well(tmp_path: Path, short: Path) -> None:
-    """Its home serves again while streams run at the guest: no request fails from then on."""
+    """The device of `b` is lost, so `b` serves as a guest on the other one, and comes home when its
+    device is back. Streams at the guest end well, and no request fails from then on.
+    """
     with served(movable(tmp_path), short, lease_s=0) as machine:
         (home,) = devices_of(machine, "b")
         guest = OTHER[home]
@@ -267,13 +291,15 @@ def test_a_guest_leaves_under_load_and_its_streams_end_well(tmp_path: Path, shor
         wrong = [answer for answer in answers if answer[1] != 200]
         assert not wrong, wrong[:3]
         assert [one.getresponse().read().count(b"data: {}") for one in streams] == [60] * 4
-        told = machine.operator.mirage("why", "b").stdout
-        assert f"drain b on {guest}, done" in told and f"stop b on {guest}, done" in told, told
+        told = lambda: machine.operator.mirage("why", "b").stdout  # noqa: E731
+        machine.server.until("the guest has gone", lambda: f"stop b on {guest}, done" in told())
+        assert f"drain b on {guest}, done" in told()
         assert moves(machine)["failed"] == 0
         assert machine.server.end(signal.SIGTERM)[0] == 0
     assert not list(short.iterdir())
 
 
+@pytest.mark.slow
 def test_the_next_server_has_models_where_they_moved(tmp_path: Path, short: Path) -> None:
     config = movable(tmp_path, rest_s=300.0)
     with served(config, short) as first:

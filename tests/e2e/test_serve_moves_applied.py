@@ -18,7 +18,9 @@ pytestmark = pytest.mark.e2e
 def test_a_model_that_names_no_device_is_placed_and_moves_for_the_file(
     tmp_path: Path, short: Path
 ) -> None:
-    """One that is placed stays where it is, be others added beside it."""
+    """Models without a device are added. They are placed, the one that was placed earlier stays,
+    and a file that names a device for a new one moves it there.
+    """
     with served(movable(tmp_path, rest_s=300.0, gain_percent=50.0), short, lease_s=0) as machine:
         up = Applied(machine, tmp_path)
         (home,) = up.devices("b")
@@ -37,8 +39,11 @@ def test_a_model_that_names_no_device_is_placed_and_moves_for_the_file(
     assert not list(short.iterdir())
 
 
+@pytest.mark.slow
 def test_a_move_gives_way_to_an_operator_and_comes_again(tmp_path: Path, short: Path) -> None:
-    """The engine that shall come waits for a file: nobody waits for it."""
+    """While `b` moves, its new engine waits for a file, and an operator applies a configuration.
+    The move is given up at once and made again later.
+    """
     gate = tmp_path / "gate"
     gate.touch()
     config = movable(tmp_path, rest_s=300.0)
@@ -62,10 +67,13 @@ def test_a_move_gives_way_to_an_operator_and_comes_again(tmp_path: Path, short: 
     assert not list(short.iterdir())
 
 
+@pytest.mark.slow
 def test_who_waits_for_a_tenant_hears_of_it_though_its_devices_server_is_killed(
     tmp_path: Path, short: Path
 ) -> None:
-    """Its engine waits for a file until another server of the device has come."""
+    """An operator waits for a new tenant, and the server of its device is killed meanwhile. The
+    next server adopts the engine, and the operator is told when the tenant is ready.
+    """
     gate = tmp_path / "gate"
     with served(config_of(tmp_path), short, FAKE_ENGINE=f"obeys:d:{gate}") as machine:
         up = Applied(machine, tmp_path)

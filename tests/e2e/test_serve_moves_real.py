@@ -1,4 +1,4 @@
-"""Two devices with real engines under load: a model moves, a replica opens, servers go."""
+"""Two devices with real engines under load: a model moves, a replica opens, servers are killed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LIMIT_S = 400.0
 
 
 class LoadedModels:
-    """Clients who hold each answer against what the model computes alone."""
+    """Clients that compare each answer with the tokens that the model computes alone."""
 
     def __init__(self, server: Served, models: Mapping[str, str]) -> None:
         self._server = server
@@ -39,7 +39,7 @@ class LoadedModels:
 
     @contextmanager
     def by(self, clients: Mapping[str, int]) -> Iterator[None]:
-        """So many clients of each model ask inside."""
+        """Context in which this number of clients of each model send requests."""
         over = threading.Event()
         threads = [
             threading.Thread(target=self._asks, args=(name, random.Random(f"{name}{n}"), over))
@@ -57,7 +57,7 @@ class LoadedModels:
                 assert not thread.is_alive(), "a request hangs"
 
     def more(self, names: tuple[str, ...], count: int = 3) -> None:
-        """Wait until each of these has answered so many more."""
+        """Wait until each of these models has answered `count` more requests rightly."""
         before, until = Counter(self.told), time.monotonic() + LIMIT_S
         while any(self.told[n, "right"] < before[n, "right"] + count for n in names):
             assert time.monotonic() < until, self.told
@@ -79,7 +79,7 @@ class LoadedModels:
 
 
 def config_of(folder: Path) -> tuple[Path, dict[str, str]]:
-    """`qwen3` is where the placement has it; its folder by each model's name."""
+    """Configuration in which the server places `qwen3`, and the model folder of each tenant."""
     hardware = yaml.safe_load((configs.HERE / "hardware" / "h100.yaml").read_text())
     hardware["step_overhead_ms"]["value"] = 50.0
     hardware["compute_tflop_s"]["value"] = 0.005

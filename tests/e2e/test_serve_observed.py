@@ -30,20 +30,22 @@ TENANTS = ("llama", "opt")
 REQUESTS = 20
 WAIT_S = 60
 SEVERAL_DEVICES = {"mirage_device_server_ends_total", "mirage_placement_moves_total"}
-"""Told by a server of several devices alone: test_serve_devices and test_serve_moves see them."""
+"""Metrics that only a server of several devices has: test_serve_devices and test_serve_moves check
+them.
+"""
 WITHOUT = "Prometheus is not installed: apt-get install prometheus"
 needs_prometheus = pytest.mark.skipif(shutil.which("prometheus") is None, reason=WITHOUT)
 needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason=WITHOUT)
 
 
 class Watched:
-    """A server that asks for keys, has tiers, and has answered requests."""
+    """A server with keys and tiers which has answered the twenty requests."""
 
     def __init__(self, served: Served, client: str, scraper: str) -> None:
         self.served, self.client, self.scraper = served, client, scraper
 
     def asks(self) -> None:
-        """Twenty requests, one after the other."""
+        """Send twenty requests, one after the other."""
         for number in range(REQUESTS):
             body = {"model": TENANTS[number % 2], "prompt": f"{number} is", "max_tokens": 8}
             status, answer = ask(self.served, "/v1/completions", self.client, body)
@@ -93,7 +95,7 @@ def test_names_of_dashboards_and_alarms_are_in_a_scrape(watched: Watched) -> Non
 
 
 class Prometheus:
-    """A Prometheus that scrapes the server every second."""
+    """A running Prometheus, which scrapes the server every second."""
 
     def __init__(self, url: str) -> None:
         self.url = url

@@ -1,4 +1,4 @@
-"""A server with light engines under requests that are drawn; tests/long has more of all of it."""
+"""A server with fake engines under random odd requests; tests/long has longer runs of the same."""
 
 from __future__ import annotations
 

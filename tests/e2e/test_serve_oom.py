@@ -1,4 +1,4 @@
-"""A memory cgroup that is too small: for what is configured, and for an engine that is killed."""
+"""A memory cgroup that is too small: for the configuration, or for an engine, which is killed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ LIMIT_BYTES = 128 * 2**20
 
 @pytest.fixture
 def small() -> Iterator[Path]:
-    """The file that takes process ids into a group of `LIMIT_BYTES`."""
+    """File of a cgroup limited to `LIMIT_BYTES`; a process whose id is written there joins the
+    cgroup.
+    """
     old = (GROUPS / "memory").is_dir()
     group = (GROUPS / "memory" if old else GROUPS) / f"mirage-test-{os.getpid()}"
     limit = group / ("memory.limit_in_bytes" if old else "memory.max")

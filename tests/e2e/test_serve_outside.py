@@ -1,4 +1,4 @@
-"""What engines take of a GPU outside grants is told; one for which too little is left fails."""
+"""GPU memory that engines take outside their grants is reported; an engine without room fails."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mirage.units import GIB, MIB
 
 pytestmark = pytest.mark.e2e
 TOTAL = GIB
-"""Of which tenants may hold 64 MiB."""
+"""Memory of the device in bytes, as the fake engine reports it; tenants may hold 64 MiB of it."""
 
 
 def test_it_is_told_in_a_line_and_in_the_state(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The overview of a real server with light engines, at both of its addresses."""
+"""The overview of a real server with fake engines, at the router and at the admin socket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An embedding model beside a model that writes, over HTTP."""
+"""An embedding model beside a model that generates text, over HTTP."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +26,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def embeddings(server: Any) -> list[list[float]]:
-    """One text after the other: the size of a batch shows in the last bits."""
+    """Embeddings of the texts, requested one at a time, because the size of a batch changes the
+    last bits.
+    """
     found = []
     for text in TEXTS:
         body = {"model": "embedder", "input": text}

@@ -1,6 +1,6 @@
-"""Pretrained models behind `mirage serve`: their chats and what else people ask are plain vLLM's.
+"""Pretrained models behind `mirage serve`: chats and other requests answered as by plain vLLM.
 
-One server for the whole file, in float32; `make real` has longer chats and bfloat16.
+All tests use one server, in float32; `make real` has longer chats and bfloat16.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CHATS = len(TOPICS)
 
 
 class Expected(NamedTuple):
-    """Answers of plain vLLM: of each turn of the chats, and by model and kind of question."""
+    """Plain vLLM's answers: to each turn of the chats, and by model and kind of question."""
 
     turns: list[dict[str, list[Said]]]
     answers: dict[tuple[str, str], Any]

@@ -1,6 +1,6 @@
-"""Clients as they are installed, against one real server that asks for keys.
+"""Client programs as they are installed, with one real server that requires keys.
 
-Nothing of them is set but the address and the key.
+Only the address and the key are set in them.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ def test_what_openais_client_aborts_runs_no_more(served: Served, model: str) -> 
 
 
 async def running(served: Served, model: str) -> int:
-    """Requests in the engine's batch, as the engine itself said last."""
+    """Number of requests in the engine's batch, as the engine reported last."""
     headers = {"Authorization": f"Bearer {ROOT}"}
     async with (
         aiohttp.ClientSession(headers=headers) as http,

@@ -1,4 +1,4 @@
-"""Models at once: one that wakes has its layers back while others' requests still run."""
+"""Models without turns: one that wakes gets its layers back while others' requests still run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 START_S = 300
 LINK_GB_S = 0.06
-"""A layer takes some fifty milliseconds: none hides behind the decode of one request."""
+"""Speed of the link in GB/s, at which a layer loads in about fifty milliseconds: none hides behind
+the decode of one request.
+"""
 PROMPTS = [f"{word} number {i}" for i in range(8) for word in ("a", "the")]
 
 

@@ -1,4 +1,4 @@
-"""Addresses of two replicas with real engines: an OpenAI client, vllm-router, and an apply."""
+"""Addresses of two replicas with real engines: an OpenAI client, vllm-router, and a new file."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ LIMIT_S = 300.0
 
 
 def answered(server: Served, device: str) -> float:
-    """Requests that a replica's engine has answered."""
+    """Number of requests that the engine of a replica has completed, by its own metrics."""
     with urlopen(f"{server.url}/replicas/{device}/{MODEL}/metrics", timeout=LIMIT_S) as told:
         lines = re.findall(r"^vllm:request_success_total\{.*\} (\S+)$", told.read().decode(), re.M)
     return sum(map(float, lines))
 
 
 def assert_right(circuit: Circuit, ask: Callable[[list[int], int], Any]) -> None:
-    """Answers are what the model computes alone."""
+    """Check that all answers of `ask` to random prompts are what the model computes alone."""
     rng = random.Random(7)
     for _ in range(ROUNDS):
         prompt, length = [rng.randrange(256) for _ in range(rng.randrange(1, 100))], 40
@@ -47,7 +47,9 @@ def assert_right(circuit: Circuit, ask: Callable[[list[int], int], Any]) -> None
 
 
 def asks(url: str) -> Callable[[list[int], int], Any]:
-    """Request at an OpenAI address, as its own client sends it; the tokens of the answer."""
+    """Function that sends a completion to `url` with OpenAI's own client, and returns the tokens of
+    the answer.
+    """
     client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", timeout=LIMIT_S, max_retries=0)
 
     def ask(prompt: list[int], length: int) -> Any:
@@ -110,6 +112,6 @@ def test_each_replica_answers_at_its_own_address_as_the_model_does(tmp_path: Pat
 
 
 def socket_of(server: Served) -> str:
-    """Socket for operators, as the server has said."""
+    """Path of the server's admin socket, as its log prints it."""
     (line,) = [one for one in server.log if "operators: --socket" in one and "admin-" in one]
     return line.split()[-1]

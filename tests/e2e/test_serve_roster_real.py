@@ -1,4 +1,4 @@
-"""Three models on a device for one of them: real engines start, sleep and wake by requests."""
+"""Three models on a device with room for one: real engines start, sleep and wake by requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ PROMPTS = ([5, 6, 7, 8], [9] * 40, list(range(20, 90)))
 
 
 def config(folder: Path) -> Path:
-    """Each as small as it can be; one is awake at a time."""
+    """Configuration of three tenants with the smallest possible shares, of which one at a time is
+    awake.
+    """
     path = write_demo(folder, NAMES, "24MiB")
     content = yaml.safe_load(path.read_text())
     for tenant in content["tenants"]:
@@ -55,22 +57,24 @@ def states(served: Served) -> dict[str, str]:
 
 
 def held_bytes(served: Served) -> int:
-    """Bytes of the device by the blocks of the engines' memfds, from outside."""
+    """Bytes of device memory in use, by the allocated blocks of the engines' memory files (memfds),
+    as seen from outside.
+    """
     return sum(held_files(served).values())
 
 
 def held_throughout(served: Served) -> int:
-    """Bytes that were held at two readings, file by file.
+    """Bytes that were in use at two readings, the lesser of both for each memory file.
 
-    One reading takes a while: memory that passes from an engine to another meanwhile may be
-    counted with both.
+    A reading takes time, so memory that passes from one engine to another meanwhile may be counted
+    with both.
     """
     first, second = held_files(served), held_files(served)
     return sum(min(held, second.get(inode, 0)) for inode, held in first.items())
 
 
 def held_files(served: Served) -> dict[int, int]:
-    """Bytes of each memfd of the device, by its inode."""
+    """Bytes of each memory file (memfd) of the device, by inode."""
     inodes: dict[int, int] = {}
     for process in served.family():
         folder = Path(f"/proc/{process.pid}/fd")
@@ -118,13 +122,13 @@ def test_texts_are_the_same_however_often_a_model_sleeps(tmp_path: Path) -> None
 
 
 def operators(served: Served) -> AdminClient:
-    """Operator of the server, at the socket that it has told."""
+    """Client of the admin socket whose path the server has printed."""
     said = served.until("it tells", lambda: [x for x in served.log if "operators: --socket" in x])
     return AdminClient(Path(said[0].split()[-1]))
 
 
 def pooled(served: Served) -> set[str]:
-    """Tenants that the host pool knows."""
+    """Names of the tenants that are members of the host pool."""
     return set(served.request("GET", "/mirage/state")[1]["host_pool"]["tenants"])
 
 

@@ -1,4 +1,6 @@
-"""The router's process: killed, frozen, left alone, drained; engines serve on."""
+"""The router's process is killed, frozen, left without a supervisor, or drained;
+engines serve on.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ def post(served: Served, prompt: str, model: str = "a") -> tuple[int, Any]:
 
 
 def stream(served: Served) -> Any:
-    """An answer that has begun and does not end."""
+    """Streamed answer of tenant `a` that has begun and does not end."""
     body = {"model": "a", "prompt": "hang", "stream": True}
     answer = served.open("POST", "/v1/completions", body).getresponse()
     assert answer.readline() == b"data: {}\n"
@@ -31,7 +33,7 @@ def stream(served: Served) -> Any:
 
 
 def nursery(served: Served) -> psutil.Process:
-    """The process that forks routers."""
+    """The process that forks the server's routers."""
     children = psutil.Process(served.process.pid).children()
     (found,) = (one for one in children if PROGRAM in one.cmdline())
     return found
@@ -101,7 +103,10 @@ def test_a_supervisor_that_is_killed_leaves_no_router(tmp_path: Path) -> None:
 
 
 def test_a_drain_is_seen_before_it_is_felt(tmp_path: Path) -> None:
-    """A load balancer that asks for `/ready` sends nothing more when new requests are refused."""
+    """After SIGTERM `/ready` answers 503 while requests are still accepted, so that a load balancer
+    stops sending them. Three seconds later new requests are refused, and running ones end with an
+    error.
+    """
     http = {"drain_delay_s": 3, "drain_s": 1}
     with serving(write_config(tmp_path, "a", http=http)) as served:
         broken = stream(served)

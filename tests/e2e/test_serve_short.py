@@ -1,4 +1,4 @@
-"""A server that may open no more files, or cannot write its logs, goes on, and so do the others."""
+"""A server that may open no more files, or whose logs cannot be written, serves on."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def pids(served: Served, name: str) -> dict[str, int]:
 
 @contextlib.contextmanager
 def no_more_files(served: Served) -> Iterator[None]:
-    """Context in which the server may open nothing that it has not open."""
+    """Context in which the server can open no further file."""
     pid = served.process.pid
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     opened = max(int(file.name) for file in Path(f"/proc/{pid}/fd").iterdir()) + 1

@@ -1,7 +1,7 @@
-"""Any process of a server with real engines stopped and killed: the others are answered.
+"""Each process of a server with real engines is stopped and killed; other tenants are answered.
 
-The engine core and the API server one at a time are in `test_serve_frozen_real.py`, the holder of a
-peer's memory in `test_serve_gpu_peers.py`.
+The engine core and the API server alone are in `test_serve_frozen_real.py`, the holder of a peer's
+memory in `test_serve_gpu_peers.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OTHER = PROBE | {"model": "llama"}
 
 
 def named(served: Served, words: str) -> list[psutil.Process]:
-    """Living processes of the server with these `words` on their command lines."""
+    """Living processes of the server whose command line has `words`."""
     found = []
     for process in served.family():
         try:
@@ -48,7 +48,9 @@ def harm(processes: Sequence[psutil.Process], number: int) -> None:
 
 
 def asks_until(served: Served, done: Callable[[], bool], text: str) -> float:
-    """Ask the other engine until `done`; seconds of its longest answer."""
+    """Send requests to the other engine until `done()`; each must be answered with `text`. Return
+    the seconds of the longest one.
+    """
     since, longest = time.monotonic(), 0.0
     while True:
         begin = time.monotonic()
@@ -72,7 +74,9 @@ HELPERS = {
 
 
 def harms_helper(served: Served, what: str, number: int, text: str) -> None:
-    """No engine notices, and there is another one soon."""
+    """Kill or stop a helper process (signal `number`). No request fails, and the server starts
+    another helper soon.
+    """
     words, told = HELPERS[what]
     (helper,) = named(served, words)
 
@@ -88,14 +92,16 @@ def harms_helper(served: Served, what: str, number: int, text: str) -> None:
 
 
 def harms_trackers(served: Served, number: int, text: str) -> None:
-    """All engines go on without."""
+    """Kill or stop the resource trackers. All engines answer without them."""
     harm(named(served, "multiprocessing.resource_tracker"), number)
     assert ask(served, PROBE)[1]["choices"][0]["text"] == text
     assert ask(served, OTHER)[0] == 200
 
 
 def harms_engine(served: Served, number: int, text: str) -> None:
-    """The whole of it at once; nobody of it can tidy up if its tracker was killed before."""
+    """Kill or stop all processes of an engine at once. The other engine answers meanwhile, this one
+    comes back, and nothing of it is left in /dev/shm.
+    """
     shared, stream, seen = shared_files(group(served)), Stream(served), list[int]()
     harm(group(served), number)
 
@@ -110,6 +116,7 @@ def harms_engine(served: Served, number: int, text: str) -> None:
     assert not [path for path in shared if path.exists()]
 
 
+@pytest.mark.drawn("mode")
 @pytest.mark.parametrize("mode", ["spatial", "temporal"])
 def test_the_others_are_answered(tmp_path: Path, mode: str) -> None:
     changes = {"sharing": {"mode": mode}, "hang_s": HANG_S}

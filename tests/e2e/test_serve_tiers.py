@@ -1,4 +1,6 @@
-"""The host pool of `mirage serve`: told of, told who lives, and gone with the server."""
+"""The host pool of `mirage serve`: engines are told of it, it is told who lives, it
+ends with all.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ import pytest
 from supervised import WITH_FAKES, Served, assert_gone, serving, write_config
 
 from mirage.config import ConfigError, load
-from mirage.serve.tiers import TierPool
+from mirage.serve.device.tiers import TierPool
 from mirage.tiers.client import PoolClient
 from mirage.tiers.contract import Key, Lookup, Medium, Member
 from mirage.tiers.region import Region

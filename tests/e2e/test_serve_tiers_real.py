@@ -1,4 +1,4 @@
-"""Real engines above the host pool of `mirage serve` find what they and their likes stored."""
+"""Real engines of `mirage serve` find in the host pool what they, or equal engines, stored."""
 
 from __future__ import annotations
 
@@ -26,13 +26,15 @@ def say(served: Served, model: str, prompt: str) -> str:
 
 
 def loaded(served: Served, tenant: str) -> int:
-    """Tokens that it loaded instead of computing them."""
+    """Number of tokens that a tenant's engine has loaded from tiers instead of computing them."""
     samples = served.timeline()["samples"]
     return int(samples[-1]["tenants"][tenant]["tokens_loaded"])
 
 
 def configured(tmp_path: Path, tiers: dict[str, Any]) -> Path:
-    """Two tenants of the same weights on a device that holds few of their blocks."""
+    """Configuration of two tenants of equal weights, on a device that holds few of
+    their KV blocks.
+    """
     folder = make_models(tmp_path / "models", which=("llama",))["llama"]
     tenants = [
         {"name": name, "model": str(folder), "share": 50, "max_model_len": 256, "max_num_seqs": 2}

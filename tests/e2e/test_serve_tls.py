@@ -1,4 +1,4 @@
-"""TLS of a real server with light engines: its files, and that they are read again."""
+"""TLS of a real server with fake engines: its files, and reading them again."""
 
 from __future__ import annotations
 
@@ -152,7 +152,9 @@ def test_what_measures_has_plain_http(short: Path, config: Path, certified: Cert
 def test_the_files_may_be_links_that_change(
     tmp_path: Path, short: Path, config: Path, certified: Certified
 ) -> None:
-    """Renewed certificates of most tools are."""
+    """The folder of the certificate is a link, which is changed to another folder, as tools that
+    renew certificates do. After SIGHUP the server uses the new certificate.
+    """
     (tmp_path / "tls").rename(tmp_path / "first")
     (tmp_path / "tls").symlink_to("first")
     (tmp_path / "second").mkdir()

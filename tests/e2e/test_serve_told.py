@@ -1,4 +1,4 @@
-"""All that is told of a tenant is so in each of its states."""
+"""The status of a tenant in each of its states is true."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SPEC = {"share_percent": 40.0, "start": "on_request", "keep_alive_s": None, "sto
 
 
 class Told:
-    """Status of tenant a, one state after the other."""
+    """Reads the status of tenant `a` in one state after another."""
 
     def __init__(self, site: Operated) -> None:
         self.site, self.since = site, 0.0
@@ -29,14 +29,16 @@ class Told:
         assert self.site.ask("POST", f"/tenants/a/{act}")[0] == 202
 
     def asks(self, prompt: str) -> Any:
-        """A request, whose answer is not read yet."""
+        """Connection over which a request was sent; its answer has not been read."""
         return self.site.server.open("POST", "/v1/completions", {"model": "a", "prompt": prompt})
 
     def one(self) -> dict[str, Any]:
         return self.site.ask("GET", "/tenants/a")[1]
 
     def until(self, state: str, **expected: Any) -> dict[str, Any]:
-        """It comes to this state, and then all is so."""
+        """Wait until the tenant is in this state with these facts, check the rest of its status,
+        and return it.
+        """
         facts = {"state": state, "running": 0, "waiting": 0, "yields_s": None} | expected
         self.site.until(lambda: facts.items() <= self.one().items())
         status, one, headers = self.site.ask("GET", "/tenants/a")
@@ -62,7 +64,7 @@ class Told:
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Path:
-    """The file without which no engine of tenant a starts."""
+    """File that must exist before an engine of tenant `a` starts."""
     return tmp_path / "gate"
 
 

@@ -1,4 +1,4 @@
-"""A real engine that ends in mid-answer: what it has not finished is an error, never a text."""
+"""A real engine ends in the middle of an answer: an unfinished answer is an error, never a text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import psutil
 import pytest
 from supervised import Served, assert_gone, read_all, serving, write_demo
 
-from mirage.serve.rundir import socket_name
+from mirage.serve.rundir.folders import socket_name
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -24,7 +24,7 @@ ANSWER_S = 120.0
 
 
 def asked(path: Path, *, stream: bool) -> http.client.HTTPResponse:
-    """Answer of the engine itself, whose head has come."""
+    """Answer of the engine to a request at its own socket; only its head has been read."""
     connection = http.client.HTTPConnection("engine", timeout=ANSWER_S)
     connection.sock = socket.socket(socket.AF_UNIX)
     connection.sock.settimeout(ANSWER_S)
@@ -36,7 +36,7 @@ def asked(path: Path, *, stream: bool) -> http.client.HTTPResponse:
 
 
 def whole(path: Path) -> tuple[int, bytes]:
-    """Status and body; 0 if the connection broke off."""
+    """Status and body of an answer; 0 and nothing if the connection broke off."""
     try:
         answer = asked(path, stream=False)
         return answer.status, answer.read()

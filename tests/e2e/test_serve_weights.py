@@ -1,16 +1,16 @@
-"""A configuration names models of the store of weights: they are brought, then served."""
+"""A configuration names models of the weight store: they are fetched, then served."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import forked
 import pytest
 import yaml
 from model_folder import make_folder
@@ -22,7 +22,9 @@ pytestmark = pytest.mark.e2e
 
 
 class WeightsUser:
-    """Somebody whose machine `here` has nothing, beside one that has a model as `toy`."""
+    """A user of the machine `here`, whose store is empty. Another machine, the origin, has a model
+    as `toy`.
+    """
 
     def __init__(self, folder: Path, short: Path) -> None:
         self.folder, self.short = folder, short
@@ -42,7 +44,9 @@ class WeightsUser:
         return around(self.short) | {"PYTHONPATH": str(ROOT)}
 
     def config(self, model: str, *sources: str, **changes: Any) -> Path:
-        """A configuration; paths in it are relative to its folder."""
+        """Write a configuration with one tenant of `model`; the sources of weights are `sources`.
+        Paths in it are relative to its folder.
+        """
         tenant = {"name": "toy", "model": model, "share": 50, "max_model_len": 128} | changes
         weights = {"store": "here", "secret": "secret", "sources": list(sources)}
         told = {"device": {"memory": "64MiB"}, "tenants": [tenant], "weights": weights}
@@ -51,10 +55,8 @@ class WeightsUser:
         return path
 
     def mirage(self, *words: object) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, WITH_FAKES, *map(str, words)],
-            capture_output=True,
-            text=True,
+        return forked.run(
+            [WITH_FAKES, *map(str, words)],
             env={**os.environ, **self.environment},
             cwd=self.folder,
             timeout=DEADLINE_S,
@@ -68,7 +70,7 @@ def user(tmp_path: Path) -> Iterator[WeightsUser]:
 
 
 def answered(user: WeightsUser, config: Path) -> str:
-    """Lines of a server that has answered."""
+    """Lines on stderr of a server that has answered a request and was then ended."""
     with serving(config, environment=user.environment) as served:
         told = {"model": "toy", "prompt": "x", "max_tokens": 2}
         status, body = served.request("POST", "/v1/completions", told)

@@ -1,4 +1,4 @@
-"""A pretrained model comes from another machine by its name, and answers as from its own folder."""
+"""A pretrained model is fetched from another machine by name, and answers as from its folder."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import yaml
 from hub_user import AS_ITSELF
 from operated import around
 from supervised import assert_gone, serving
-from test_serve_hub_real import answer, conversation
+from test_serve_hub_real import AS_README, answer, conversation
 from weight_machines import Machine, same
 
 from tests.real.models import SMOLLM, folders
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, AS_README]
 
 START_S = 600
 

@@ -1,4 +1,4 @@
-"""`mirage apply --dry-run` says what latencies would become, by the requests of the last hour."""
+"""`mirage apply --dry-run` predicts latencies from the requests of the last hour."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def site(tmp_path_factory: pytest.TempPathFactory, short: Path) -> Iterator[Oper
 
 
 def written(site: Operated, **keys: Any) -> Path:
-    """A file in which keys of tenant a differ."""
+    """Write a configuration file in which tenant `a` has other values for `keys`;
+    return its path.
+    """
     told = content()
     told["tenants"] = [tenant("a", start="eager") | keys, tenant("b", start="eager")]
     (path := site.server.config.parent / "other.yaml").write_text(yaml.safe_dump(told))
@@ -84,7 +86,7 @@ def test_nothing_is_predicted_where_nothing_differs(site: Operated) -> None:
 
 def test_json_is_of_a_dry_run(site: Operated) -> None:
     done = site.mirage("apply", "-f", str(written(site)), "--json")
-    assert done.returncode == 2 and "--json is for --dry-run" in done.stderr
+    assert done.returncode == 2 and "--json works only with --dry-run" in done.stderr
 
 
 def test_a_removed_tenant_s_requests_are_forgotten(site: Operated) -> None:

@@ -1,4 +1,4 @@
-"""What is told of a loan's cost, with a real engine that lends its layers to a light one."""
+"""The reported cost of a loan, for a real engine that lends its layers to a fake one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pathlib import Path
 from benchmarks.ablations import ablated
 from benchmarks.loans_engine import starting
 from mirage.cli import main
-from mirage.serve.means import Means
+from mirage.serve.launch.programs import Means
 from tests.e2e.warm import Warm
 warm = Warm(Path.cwd())
 with ablated(decode_cap=False):
@@ -31,7 +31,9 @@ PAIRS = 12
 
 
 def test_rounds_that_lend_are_told_to_cost_and_no_others(tmp_path: Path) -> None:
-    """Printed is what was measured, lent and not lent by turns, beside what was told."""
+    """Rounds with and without lending alternate. Those with lending have a reported cost, the
+    others have none; the measured cost is printed beside it.
+    """
     (wish := tmp_path / "wish").write_text(REST)
     config = write_config(tmp_path, layers=12, layer_mib=4, lent=4, link_gb_s=0.5)
     variables = {"LOANS_FILE": str(wish)}

@@ -1,4 +1,4 @@
-"""A server as a service of systemd: notifications, pings, and a socket that is passed."""
+"""A server as a systemd service: notifications, watchdog pings, and a passed socket."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LI
 
 
 class Listener:
-    """A manager's socket, which is always read: at a path, or with ``@`` at an abstract address."""
+    """A service manager's socket, which a thread reads all the time: at a path, or with ``@`` at an
+    abstract address.
+    """
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -50,7 +52,7 @@ class Listener:
                 self._lines.put(line)
 
     def until(self, line: str) -> list[str]:
-        """All lines before the first that begins so."""
+        """Lines that came before the first one that begins with `line`."""
         before: list[str] = []
         deadline = time.monotonic() + DEADLINE_S
         while not (new := self._lines.get(timeout=DEADLINE_S)).startswith(line):
@@ -59,13 +61,13 @@ class Listener:
         return before
 
     def pause(self, seconds: float) -> None:
-        """Return once nothing was heard for so long."""
+        """Return once nothing has come for `seconds`."""
         with contextlib.suppress(queue.Empty):
             while True:
                 self._lines.get(timeout=seconds)
 
     def rest(self) -> list[str]:
-        """All lines up to now."""
+        """All lines that have come until now."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as one:
             one.sendto(b"END", self.address.replace("@", "\0", 1))
         return self.until("END")
@@ -121,7 +123,9 @@ def test_a_manager_that_does_not_hear_keeps_nobody_from_serving(address: str) ->
 
 @contextlib.contextmanager
 def full_socket(address: str) -> Iterator[socket.socket]:
-    """A manager's socket that has no room for another datagram; each is ``full``."""
+    """Socket of a manager with no room for another datagram; each datagram that fills it is
+    ``full``.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as one:
         one.bind(address)
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
@@ -134,7 +138,7 @@ def full_socket(address: str) -> Iterator[socket.socket]:
 
 
 def all_of(one: socket.socket) -> list[str]:
-    """Datagrams that wait in a socket, but those that filled it; of each the first line."""
+    """First line of each datagram in a socket, without those that filled it."""
     found = []
     with contextlib.suppress(BlockingIOError):
         while True:
@@ -143,14 +147,16 @@ def all_of(one: socket.socket) -> list[str]:
 
 
 async def looked(manager: ServiceManager, decisions: int = 0) -> None:
-    """One look of `manager`."""
+    """Let `manager` look at the server once, and send what it has to."""
     keeping = asyncio.create_task(manager.keep(lambda: decisions, lambda: "serving"))
     await asyncio.sleep(0)
     keeping.cancel()
 
 
 def test_a_manager_that_had_too_much_to_read_is_told_again(short: Path) -> None:
-    """The event loop does not wait for the manager meanwhile."""
+    """The manager's socket is full, so states cannot be sent, and the server does not wait. At a
+    later look all states are sent in order.
+    """
     manager = ServiceManager(str(short / "notify"), watchdog_s=60.0)
     with full_socket(str(short / "notify")) as one, pytest.MonkeyPatch.context() as patch:
         patch.setattr(socket.socket, "settimeout", None)  # whoever waits fails
@@ -168,7 +174,9 @@ def test_a_manager_that_had_too_much_to_read_is_told_again(short: Path) -> None:
 
 
 def test_a_ping_that_was_not_heard_is_sent_again(short: Path) -> None:
-    """Also if nothing was decided since: that something was is still to be heard."""
+    """A watchdog ping did not fit into the full socket. It is sent again although nothing was
+    decided since, because the last decision was not reported yet.
+    """
     heard: list[list[str]] = []
 
     async def scenario() -> None:
@@ -200,7 +208,9 @@ def test_a_full_socket_is_one_line_of_the_log(
 
 
 def test_who_decides_nothing_is_not_pinged(listener: Listener) -> None:
-    """The event loop goes on, and with it the status; the decisions stand still."""
+    """The count of decisions stands still while the event loop runs. The status is still sent, and
+    no further ping, so systemd would restart the server.
+    """
     decisions = iter([0, 1, 2, 2, 2, 2])
 
     async def scenario() -> None:
@@ -250,6 +260,7 @@ def test_a_server_tells_of_its_life(tmp_path: Path, listener: Listener, short: P
     told = around(short) | {
         "NOTIFY_SOCKET": listener.address,
         "WATCHDOG_USEC": str(int(WATCHDOG_S * 1e6)),
+        "FAKE_PROGRAMS": "1",
     }
     with serving(config, environment=told) as served:
         served.drain()
@@ -273,7 +284,7 @@ def test_a_server_tells_of_its_life(tmp_path: Path, listener: Listener, short: P
 
 
 def test_a_frozen_server_is_silent(tmp_path: Path, short: Path) -> None:
-    """Its router serves on, which is no reason to ping."""
+    """The supervisor is stopped while its router serves on. No ping is sent until it continues."""
     one = Listener(str(short / "notify"))
     told = around(short) | {"NOTIFY_SOCKET": one.address, "WATCHDOG_USEC": "400000"}
     with serving(config_of(tmp_path, "a"), environment=told) as served:
@@ -295,13 +306,13 @@ def test_a_frozen_server_is_silent(tmp_path: Path, short: Path) -> None:
 
 @pytest.fixture
 def listening() -> Iterator[socket.socket]:
-    """A socket as systemd opens it, before there is a server."""
+    """A listening socket as systemd opens it, before there is a server."""
     with socket.create_server(("127.0.0.1", 0)) as one:
         yield one
 
 
 def activated(*passed: socket.socket) -> str:
-    """Program of a server to which sockets are passed."""
+    """Python program that runs a server with these sockets passed as systemd passes them."""
     lines = ["import os", *(f"os.dup2({one.fileno()}, {n})" for n, one in enumerate(passed, 3))]
     lines.append(f"os.environ.update(LISTEN_FDS='{len(passed)}', LISTEN_PID=str(os.getpid()))")
     return "; ".join([*lines, AS_PROGRAM])
@@ -323,7 +334,7 @@ def serving_at(
 
 
 def ask(port: int) -> socket.socket:
-    """A connection with a request sent, whether a server is there or not."""
+    """Connect to `port` and send a request, whether or not a server accepts yet."""
     connection = socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S)
     connection.sendall(b"GET /live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     return connection
@@ -368,9 +379,9 @@ def held_bytes(served: Served) -> int:
     return int(told.get("a", {}).get("held_bytes", 0))
 
 
-def refused(one: socket.socket, config: Path, short: Path) -> str:
+def refused(one: socket.socket, config: Path, short: Path, *options: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", activated(one), "serve", str(config)],
+        [sys.executable, "-c", activated(one), "serve", str(config), *options],
         capture_output=True,
         text=True,
         timeout=DEADLINE_S,
@@ -398,4 +409,13 @@ def test_a_socket_of_another_kind_is_refused(tmp_path: Path, short: Path) -> Non
     assert line == (
         "mirage: error: LISTEN_FDS: descriptor 3 (AF_UNIX) does not listen on an address of IP: "
         "use ListenStream=ADDRESS:PORT"
+    )
+
+
+def test_a_controller_of_a_cluster_refuses_a_socket(
+    tmp_path: Path, short: Path, listening: socket.socket
+) -> None:
+    assert refused(listening, config_of(tmp_path, "a"), short, "--cluster") == (
+        "mirage: error: LISTEN_FDS cannot be used with --cluster: the router of each machine opens "
+        "its own address, so remove the socket unit, and name --port"
     )

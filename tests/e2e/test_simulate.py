@@ -1,4 +1,4 @@
-"""`mirage simulate` as a person runs it: what it writes, what it refuses, and how it ends."""
+"""`mirage simulate` as a command: files, refusals, and its end."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def start(folder: Path, *words: str) -> subprocess.Popen[str]:
 
 
 def simulate(folder: Path, *words: str) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of a command that ends."""
+    """Exit code, stdout and stderr (without progress) of `mirage simulate`."""
     process = start(folder, *words)
     try:
         out, err = process.communicate(timeout=DEADLINE_S)
@@ -44,7 +44,9 @@ def simulate(folder: Path, *words: str) -> tuple[int, str, str]:
 
 
 def without_progress(err: str) -> str:
-    """What it said beside its counts, which come every ten seconds on a busy machine."""
+    """stderr of a command without its lines of progress, which appear every ten seconds on a busy
+    machine.
+    """
     lines = err.splitlines(keepends=True)
     return "".join(line for line in lines if not line.startswith("simulate: "))
 
@@ -54,7 +56,7 @@ def tenant(**changes: Any) -> dict[str, Any]:
 
 
 def content(**changes: Any) -> dict[str, Any]:
-    """Two models that take turns."""
+    """Experiment of two models in turns, with `changes` of its keys."""
     return {
         "title": "Two models",
         "tenants": [tenant(), tenant(name="small", model="opt-6.7b", share=20, rate=4)],
@@ -74,7 +76,7 @@ def write(folder: Path, what: dict[str, Any]) -> Path:
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The folder of a run that went well, and what it printed."""
+    """Folder of a successful run, and what the run printed."""
     folder = tmp_path_factory.mktemp("simulate")
     path = write(folder, content())
     code, out, err = simulate(
@@ -239,7 +241,7 @@ def test_a_wrong_command_line_is_one_line(tmp_path: Path, words: list[str], mess
 
 
 def workers(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    """The processes that run."""
+    """Processes in which the command runs simulations."""
     children = psutil.Process(process.pid).children(recursive=True)
     return [child for child in children if "spawn_main" in " ".join(child.cmdline())]
 
@@ -254,7 +256,7 @@ def until(process: subprocess.Popen[str], holds: Callable[[], Any]) -> None:
 
 @pytest.fixture
 def endless(tmp_path: Path) -> Path:
-    """Takes many times `DEADLINE_S`: who waits for its end does not get there."""
+    """File of an experiment that takes far longer than `DEADLINE_S`."""
     return write(tmp_path, content(workload={"requests": 5_000_000}))
 
 
@@ -284,7 +286,9 @@ def test_a_signal_ends_all_processes_in_one_line(
 def test_a_signal_of_the_terminal_reaches_the_whole_group(
     tmp_path: Path, endless: Path, number: signal.Signals
 ) -> None:
-    """Ctrl-C, or that it is closed."""
+    """Ctrl-C, or the signal of a closed terminal, goes to all processes of the command. It ends
+    with exit code 130 and one line.
+    """
     process = subprocess.Popen(
         [sys.executable, "-m", "mirage", "simulate", str(endless), "--processes", "2"],
         stdout=subprocess.PIPE,
@@ -327,10 +331,13 @@ def test_no_process_outlives_a_parent_that_is_killed(tmp_path: Path, endless: Pa
     process.communicate()
 
 
+@pytest.mark.slow
 def test_nothing_is_left_where_all_processes_are_killed_at_once(
     tmp_path: Path, endless: Path
 ) -> None:
-    """No semaphore is in /dev/shm: none of the processes could remove it then."""
+    """While simulations run, no process has a file in /dev/shm. So nothing would be left if all
+    were killed at once.
+    """
     process = start(tmp_path, str(endless), "--processes", "2")
     try:
         until(process, lambda: len(workers(process)) == 2)
@@ -358,6 +365,7 @@ def test_a_killed_process_of_a_run_is_one_line(tmp_path: Path, endless: Path) ->
     assert line.startswith("mirage: error: the process of a run was killed")
 
 
+@pytest.mark.slow
 def test_several_devices_are_told_one_by_one(tmp_path: Path) -> None:
     fleet = content(
         title="Two devices",

@@ -1,6 +1,6 @@
-"""Turns that do not drain, over a link as slow as PCIe is for a 13B model: real engines, no harm.
+"""Turns that do not drain over a link as slow as PCIe for a 13B model, with real engines: no harm.
 
-Counts, not times: what crosses the link is what made requests three times slower.
+The tests compare counts, not times: bytes over the link are what made requests three times slower.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ pytestmark = [pytest.mark.e2e, pytest.mark.rare]
 LINK_GB_S = 0.06
 REQUESTS = 60
 UNCAPPED = ("decode_cap=false",)
-"""Algorithm 1 as published: layers go for whoever waits, whatever their way back costs."""
+"""Ablation that restores Algorithm 1 as published: layers go to any tenant whose requests wait,
+whatever the way back costs.
+"""
 
 
 def runs(
     folder: Path, policies: str, ablations: Sequence[str] = (), link: float = LINK_GB_S
 ) -> dict[str, dict[str, Any]]:
-    """The runs of one burst by policy."""
+    """Figures of one burst of requests by policy. All policies must give the same outputs."""
     report = replayed(
         folder,
         policies,
@@ -47,7 +49,9 @@ def now(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
 
 
 def test_without_a_price_layers_cross_the_link_again_and_again(before: dict[str, Any]) -> None:
-    """Or this load would prove nothing."""
+    """Control: with the former rules, which put no price on loads, layers are lent and streamed
+    often. Otherwise the load would prove nothing.
+    """
     assert before["completed"] == REQUESTS
     assert before["layers_remapped_max"] > 2
     assert before["bytes_streamed"] > 100 << 20
@@ -61,7 +65,7 @@ def test_what_does_not_pay_is_not_lent(
 
 
 def test_over_a_fast_link_layers_are_lent(tmp_path: Path) -> None:
-    """And come back: what is streamed is no more than a step's at each change."""
+    """Control: over a fast link the same load does lend layers."""
     fast = runs(tmp_path, "mirage", link=5.0)["mirage"]
     assert fast["completed"] == REQUESTS
     assert fast["layers_remapped_max"] > 2

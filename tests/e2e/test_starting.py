@@ -1,4 +1,4 @@
-"""A program that is started waits until others know of it."""
+"""A started program waits until its starter has recorded it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ sys.exit(7)
 
 
 def starter(folder: Path) -> tuple[subprocess.Popen[str], psutil.Process]:
-    """A process that starts the program, and that program."""
+    """A process that starts the program, and that program's process."""
     process = subprocess.Popen(
         [sys.executable, "-c", STARTER, PROGRAM, "a b", "--c"],
         cwd=folder,

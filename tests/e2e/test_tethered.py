@@ -1,4 +1,4 @@
-"""A device server that is nobody's child: agents come and go, and it serves; its lease ends it."""
+"""A device server that is nobody's child: agents come and go while it serves; its lease ends it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -16,9 +16,11 @@ import pytest
 from supervised import HERE, assert_gone
 from tethered import PROGRAM, ask, environment, family, log_of, order, ready, until
 
+from mirage.machines.agent import AgentOrder, OutsideAgent
 from mirage.machines.outside import TetherClient
-from mirage.machines.seam import DeviceCall, MachineAway, StaleEpoch
+from mirage.machines.seam import DeviceCall, MachineAway, ServerCannot, StaleEpoch
 from mirage.machines.tether_messages import TetherTold
+from mirage.processes.marks import mark_of
 
 pytestmark = pytest.mark.e2e
 
@@ -26,7 +28,7 @@ LEASE_S = 4.0
 
 
 class Tethered:
-    """One device of a folder, without an agent of its own."""
+    """The folder of one device, which has no agent at first."""
 
     def __init__(self, folder: Path, short: Path) -> None:
         self.folder, self.short = folder / "left", short
@@ -37,7 +39,7 @@ class Tethered:
 
     @contextmanager
     def agent(self, *words: Path) -> Iterator[subprocess.Popen[bytes]]:
-        """An agent, which is killed at the end."""
+        """Run an agent of the device while the block runs; it is killed at the end."""
         script = [sys.executable, str(HERE / "agent_alone.py"), str(self.folder), *map(str, words)]
         process = subprocess.Popen(script, env={**os.environ, **environment(self.short)})
         try:
@@ -50,14 +52,16 @@ class Tethered:
             process.wait()
 
     def told(self) -> TetherTold | None:
-        """The server, if one answers. It is asked for no longer lease."""
+        """State of the device server, as it answers a renewal of its lease by 0 s; None if no
+        server answers.
+        """
         try:
             return self.client.renew(0.0)
         except MachineAway:
             return None
 
     def ready(self) -> TetherTold:
-        """The server, once it is ready."""
+        """Answer of the device server, once it is ready."""
         told: TetherTold = until(lambda: ready(self.told()), "it is ready")
         return told
 
@@ -110,3 +114,52 @@ def test_agents_come_and_go_and_the_server_stays(tmp_path: Path, short: Path) ->
     assert "the lease of this device server is over" in log_of(device.folder)
     assert not device.client.pid()
     assert not list(short.iterdir())
+
+
+def test_an_agent_knows_the_line_with_which_its_server_refuses(tmp_path: Path) -> None:
+    agent = OutsideAgent(tmp_path / "left")
+    (tmp_path / "left" / "server.log").write_text("mirage: error: an older line\n")
+    call = DeviceCall("GET", "/tenants")
+
+    def said() -> str:
+        try:
+            agent.call(1, call)
+        except ServerCannot as error:
+            return str(error)
+        except MachineAway:
+            return ""
+        raise AssertionError("a server answers")
+
+    agent.obeys(AgentOrder(1, LEASE_S, 5.0, ("-c", "pass"), b"{}"))
+    assert not said(), "it says nothing"
+    refuses = "import sys; sys.exit('mirage: error: no model folder')"
+    agent.obeys(AgentOrder(1, LEASE_S, 5.0, ("-c", refuses), b"{}"))
+    assert until(said, "it is known") == "no model folder"
+    (tmp_path / "left" / "server.log").unlink()
+    until(lambda: not said(), "its log was deleted")
+    assert until(said, "it was started again") == "no model folder"
+    agent.obeys(AgentOrder(1, LEASE_S, 5.0, ("-c", "pass"), b"{}"))
+    assert not said(), "another order may be obeyed"
+    agent.end(1)
+
+
+def test_a_server_that_never_listens_is_killed_before_another_one_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mirage.machines.agent.IMPORT_S", 2.0)
+    pids = tmp_path / "pids"
+    silent = f"import os, time; print(os.getpid(), file=open({str(pids)!r}, 'a')); time.sleep(600)"
+    agent = OutsideAgent(tmp_path / "left")
+    agent.obeys(AgentOrder(1, LEASE_S, 5.0, ("-c", silent), b"{}"))
+
+    def lines() -> list[int]:
+        return [int(line) for line in pids.read_text().splitlines()] if pids.exists() else []
+
+    try:
+        until(lambda: len(lines()) >= 2, "another one was started")
+        assert mark_of(lines()[0]) is None
+    finally:
+        agent.end(1)
+        for pid in lines():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)

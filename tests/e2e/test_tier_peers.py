@@ -1,4 +1,4 @@
-"""Peers above the host pool between processes: shared, revoked, their holders killed."""
+"""Peers' memory above the host pool, between processes: shared, revoked, holders killed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from supervised import WITH_FAKES, serving, write_config
 from test_tier_pool import BLOCK, Process, eventually
 
 from mirage.config import load
-from mirage.serve.resizing import Resize
-from mirage.serve.tiers import TierPool
+from mirage.serve.device.tiers import TierPool
+from mirage.serve.routed.resizing import Resize
 from mirage.tiers.core import Core
 from mirage.tiers.counts import PeersState
 from mirage.tiers.ledger import Due
@@ -33,7 +33,7 @@ HANG_S = 5
 Start = Callable[[str], Process]
 WAYS = {"backed": (True, False), "lossy": (False, False)}
 LENT = {"backed-gpu": (True, True), "lossy-gpu": (False, True)}
-"""The same with memory of another GPU, over the stand-in for libcuda."""
+"""As `WAYS`, but the peer lends memory of a GPU, through the stand-in for libcuda."""
 
 
 @pytest.fixture(params=WAYS | LENT)
@@ -148,13 +148,15 @@ def test_a_frozen_holder_is_ended_and_engines_go_on(
     caplog: pytest.LogCaptureFixture,
     moves: bool,
 ) -> None:
-    """Its blocks are lost, also those that it was told to copy to host memory and has not."""
+    """The process that holds a peer's memory is stopped. It is ended; its blocks are lost, also
+    those that it was told to copy to host memory (`moves`), and engines go on.
+    """
     pytest.importorskip("cuda.bindings.driver", reason="cuda-python is not installed")
     (device := tmp_path / "device").touch()
     words = lending.program(device, DEVICE, BLOCK)
     lenders = Lenders({"gpu1": 1}, lambda name: tmp_path / f"{name}.sock", words)
-    monkeypatch.setattr("mirage.serve.tiers.lenders_of", lambda peer, socket: lenders)
-    monkeypatch.setattr("mirage.serve.tiers.granule_of", lambda peer: BLOCK)
+    monkeypatch.setattr("mirage.serve.device.tiers.lenders_of", lambda peer, socket: lenders)
+    monkeypatch.setattr("mirage.serve.device.tiers.granule_of", lambda peer: BLOCK)
     peer = {"devices": {"gpu1": LEND}, "backed": False}
     tiers = {"host": {"bytes": 8 * BLOCK}, "peer": peer}
     config = load(write_config(tmp_path, "a", "b", tiers=tiers, hang_s=HANG_S))
@@ -207,14 +209,17 @@ def test_budgets_change_over_http(tmp_path: Path) -> None:
             status, answer = served.request("POST", "/mirage/tiers", body)
             return status, answer
 
+        def pool() -> dict[str, Any]:
+            told: dict[str, Any] = served.request("GET", "/mirage/state")[1]["host_pool"]
+            return told
+
         def lends() -> list[int]:
-            devices = served.request("GET", "/mirage/state")[1]["host_pool"]["peers"]["devices"]
-            return [device["budget_bytes"] for device in devices.values()]
+            return [device["budget_bytes"] for device in pool()["peers"]["devices"].values()]
 
         assert lends() == [LEND, LEND]
         assert change({"peer": {"gpu2": 0}, "host": "64KiB"})[0] == 200
         served.until("it is heard", lambda: lends() == [LEND, 0])
-        assert served.request("GET", "/mirage/state")[1]["host_pool"]["budget_bytes"] == BLOCK
+        served.until("and that of host memory", lambda: pool()["budget_bytes"] == BLOCK)
         assert change({"peer": {"gpu2": LEND}})[0] == 200
         served.until("it lends again", lambda: lends() == [LEND, LEND])
         for body, words in (

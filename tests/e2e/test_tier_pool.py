@@ -1,4 +1,4 @@
-"""The host pool between processes: shared, killed at bad moments, spoken to badly."""
+"""The host pool between processes: shared, killed at bad moments, sent bad messages."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ PATIENCE_S = 20.0
 
 
 class Process:
-    """A `tier_member.py`."""
+    """A child process that runs `tier_member.py`, so acts as an engine at the pool."""
 
     def __init__(self, path: Path, tenant: str = "a", more: Sequence[str] = ()) -> None:
         words = [sys.executable, "-m", "tests.e2e.tier_member", str(path), tenant, str(BLOCK)]
@@ -58,7 +58,7 @@ class Process:
         assert self.popen.stdout.readline() == "ready\n"
 
     def post(self, words: str) -> None:
-        """Do not wait for the answer."""
+        """Send a command, and do not wait for its answer."""
         assert self.popen.stdin is not None
         self.popen.stdin.write(f"{words}\n")
         self.popen.stdin.flush()
@@ -180,7 +180,9 @@ def test_pins_of_a_killed_engine_last_until_it_is_said_to_be_dead(
 
 @pytest.mark.parametrize("seed", range(3))
 def test_engines_killed_at_random_moments(start: Any, server: PoolServer, seed: int) -> None:
-    """Everything that is read is checked by the process that reads it."""
+    """Two processes store and read random blocks and are killed at random moments. Each block that
+    is found is right, and the pool stays within its budget.
+    """
     chance = random.Random(seed)
     processes = {name: start(name) for name in ("a", "b")}
     for _ in range(4):
@@ -243,7 +245,7 @@ def joined(path: Path, tenant: str = "a", version: int = VERSION) -> socket.sock
 
 
 def ended(there: socket.socket) -> bytes:
-    """All that comes until the server closes."""
+    """All bytes that come until the server closes the connection."""
     text = b""
     try:
         while data := there.recv(65536):
@@ -256,7 +258,9 @@ def ended(there: socket.socket) -> bytes:
 def test_a_place_is_told_once_all_that_was_decided_before_is_done(
     tmp_path: Path, server: PoolServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a hole would be punched into what its new owner has written already."""
+    """A place in the pool is given to an engine only after earlier decisions were carried out.
+    Otherwise the pool could punch a hole into bytes that the engine has written there already.
+    """
     done = threading.Event()
     carry_out = server._acting.carry_out
 
@@ -359,7 +363,9 @@ def test_memory_goes_when_the_budget_shrinks(start: Any, server: PoolServer) -> 
 
 
 class Shelf:
-    """A tier below with a thread of its own; every third copy up fails, and leaves half of it."""
+    """Stand-in for a tier below the pool, with a thread of its own. Every third copy from it to the
+    pool fails half-way.
+    """
 
     def __init__(self) -> None:
         self.held: dict[Name, bytes] = {}
@@ -476,7 +482,9 @@ def test_what_host_memory_has_alone_is_written_before_the_end(
 
 @contextmanager
 def saving(folder: Path, blocks: int, disk_blocks: int) -> Iterator[PoolServer]:
-    """A server whose host memory has that many blocks, numbered in the order of their use."""
+    """Run a pool with a kept disk while the block runs. Its host memory has `blocks` blocks,
+    numbered in the order of their use.
+    """
     disk = SsdStore(folder / "ssd", disk_blocks * cell_bytes(BLOCK), keep=True)
     server = PoolServer(folder / "tiers.sock", Core(BUDGET, below=disk), {"c": Due()})
     server.start()
@@ -492,7 +500,7 @@ def saving(folder: Path, blocks: int, disk_blocks: int) -> Iterator[PoolServer]:
 
 
 def kept(folder: Path) -> set[int]:
-    """Numbers of the blocks that are found on the disk."""
+    """Numbers of the blocks that a new start finds on the disk."""
     disk = SsdStore(folder / "ssd", 4 * BUDGET, keep=True)
     disk.begin(Mute(), memoryview(b""))
     names = {int(name.key) for name in disk._index._entries}
@@ -501,7 +509,7 @@ def kept(folder: Path) -> set[int]:
 
 
 class Mute:
-    """Hears of copies that nobody begins."""
+    """Stand-in for the receiver of ended copies, which is never called."""
 
     def sunk(self, name: Name, *, whole: bool) -> None: ...
 

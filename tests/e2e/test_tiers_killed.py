@@ -1,6 +1,6 @@
-"""Real engines and `mirage serve` killed while blocks go down to a disk that outlives them.
+"""Real engines and `mirage serve` are killed while KV blocks go down to a disk that is kept.
 
-Nothing wrong is ever served, before or after; nothing of whom was killed is left.
+No wrong text is ever answered, before or after. Nothing of a killed process is left.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ TIERS: dict[str, Any] = {"host": {"bytes": 6 * MIB}}
 ASKING = 3
 LEASE_S = 600.0
 READY_S = 900.0
-"""On a machine that does much else."""
+"""Most seconds until a server is ready on a machine that is busy with other work."""
 
 
 class Asking:
-    """Threads that ask for known texts until told to stop; whoever is killed may not answer."""
+    """Threads that send requests with known answers until stopped. A killed server or engine may
+    fail to answer.
+    """
 
     def __init__(self, served: Served, prompts: list[str], texts: list[str], seed: int) -> None:
         self._served, self._prompts, self._texts = served, prompts, texts
@@ -66,7 +68,7 @@ class Asking:
                 self.wrong.append(f"{answer['choices'][0]} for {self._prompts[choice]!r}")
 
     def more(self, answers: int = 30) -> None:
-        """Wait until so many more were right."""
+        """Wait until `answers` more answers were right."""
         before, until = self.right, time.monotonic() + READY_S
         while self.right < before + answers:
             assert time.monotonic() < until and not self.wrong, self.wrong
@@ -88,7 +90,7 @@ def ssd(served: Served) -> dict[str, Any]:
 
 
 def busy(served: Served, rng: random.Random) -> None:
-    """Wait for a random moment while blocks are on their way to the disk."""
+    """Wait for a random moment at which blocks are being written to the disk."""
     more = ssd(served)["stored"] + rng.randrange(10, 60)
     served.until("blocks go down", lambda: ssd(served)["stored"] >= more, READY_S)
 
@@ -101,7 +103,7 @@ def started(config: Path, lease_s: float = 0) -> Iterator[Served]:
 
 
 def nothing_is_left(served: Served, disk: Path) -> None:
-    """After the server was killed, and nobody else."""
+    """Kill the server alone, and check that no process, file or shared memory of it is left."""
     folder, family = served.run_folder(), served.family()
     shared = shared_files(family)
     served.process.kill()
@@ -142,7 +144,7 @@ def test_engines_and_server_are_killed_at_random(tmp_path: Path) -> None:
 
 
 def engine_is_killed(served: Served) -> None:
-    """At once, and waited for until it is back."""
+    """Kill an engine, and wait until it serves again."""
 
     def engine() -> dict[str, Any]:
         return dict(served.request("GET", "/mirage/state")[1]["engines"]["a"])
@@ -157,7 +159,10 @@ def engine_is_killed(served: Served) -> None:
 
 
 def test_engines_go_on_without_the_pool_of_a_killed_server(tmp_path: Path) -> None:
-    """And with another server, whose pool is another one: the memory of the first is given back."""
+    """The supervisor, and the pool with it, is killed. Engines serve on, also after the next
+    supervisor has adopted them, and release the memory of the first pool; a new engine uses the
+    second.
+    """
     config, prompts = configured(tmp_path, TIERS), drawn(60)
     with started(config, LEASE_S) as first:
         texts = [say(first, "a", prompt) for prompt in prompts]

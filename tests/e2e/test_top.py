@@ -1,10 +1,11 @@
-"""`mirage top` in a terminal of 80x24, by Textual's pilot, of real servers with light engines."""
+"""`mirage top` in a terminal of 80x24, driven by Textual's pilot, for servers with fake engines."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 import tempfile
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -16,7 +17,9 @@ from short_folders import short_of_module  # noqa: F401
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Static
 
+from mirage.serve.admin.client import AdminClient
 from mirage.serve.admin.forms import OperatorAct
+from mirage.serve.overview.forms import OverviewTold
 from mirage.tools.top.app import TopApp
 from mirage.tools.top.confirming import Confirming
 from mirage.tools.top.server import WatchedServer
@@ -24,7 +27,7 @@ from mirage.tools.top.server import WatchedServer
 pytestmark = pytest.mark.e2e
 
 EVERY_S = 0.2
-LIMIT_S = 60
+LIMIT_S = 240
 MANY = 40
 ODD = "o/" + 60 * "c"
 SMALL = 80, 24
@@ -38,17 +41,13 @@ def server(tmp_path_factory: pytest.TempPathFactory, short: Path) -> Iterator[Op
         yield running
 
 
-def socket_of(server: Operated) -> Path:
-    (path,) = server.short.glob("mirage-*/admin-*.sock")
-    return path
-
-
 Scene = Callable[[TopApp, "Pilot[Any]"], Awaitable[None]]
 
 
 def watching(server: WatchedServer, scene: Scene, size: tuple[int, int] = SMALL) -> None:
     async def main() -> None:
         app = TopApp(server, EVERY_S)
+        app.NOTIFICATION_TIMEOUT = LIMIT_S  # a slow machine may look later than in five seconds
         async with app.run_test(size=size) as pilot, asyncio.timeout(LIMIT_S):
             await scene(app, pilot)
 
@@ -72,13 +71,13 @@ def cells(app: TopApp) -> list[list[str]]:
 
 
 def screen(app: Any) -> str:
-    """Characters of the terminal."""
+    """Text of the terminal's screen."""
     drawn = app.export_screenshot()
     return "\n".join(re.findall(r">([^<]+)</text>", drawn)).replace("&#160;", " ")
 
 
 def said(app: TopApp) -> list[str]:
-    """Messages on the screen."""
+    """Notifications that the screen shows."""
     return [one.message for one in app._notifications]
 
 
@@ -99,7 +98,7 @@ def test_tenants_memory_and_decisions_are_on_the_screen(server: Operated) -> Non
         for word in ("TENANT", "REQ/S", "TPOT", "R+W", "Sleep", "Wake", "Drain", "Stop", "Quit"):
             await until(pilot, lambda word=word: word in screen(app))
 
-    watching(WatchedServer(socket_of(server)), scene)
+    watching(WatchedServer(server.address), scene)
 
 
 def test_keys_act_on_the_tenant_of_the_cursor(server: Operated) -> None:
@@ -114,6 +113,7 @@ def test_keys_act_on_the_tenant_of_the_cursor(server: Operated) -> None:
             await until(pilot, lambda: isinstance(app.screen, Confirming))
             assert "b?" in screen(app)
             await pilot.press("n")
+            await until(pilot, lambda: not isinstance(app.screen, Confirming))
             await pilot.pause(3 * EVERY_S)
             assert states(app)["b"] != state
             await pilot.press(key)
@@ -123,7 +123,30 @@ def test_keys_act_on_the_tenant_of_the_cursor(server: Operated) -> None:
         assert states(app)["a"] == "ready"
         assert "b is stopped, and was" in text(app, "#decisions")
 
-    watching(WatchedServer(socket_of(server)), scene)
+    watching(WatchedServer(server.address), scene)
+
+
+def test_an_act_while_an_overview_is_awaited_reaches_the_server(
+    server: Operated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = WatchedServer(server.address)
+    watched.overview()
+    asked, may_answer, overview = threading.Event(), threading.Event(), AdminClient.overview
+
+    def late(client: AdminClient) -> OverviewTold:
+        asked.set()
+        assert may_answer.wait(LIMIT_S)
+        return overview(client)
+
+    monkeypatch.setattr(AdminClient, "overview", late)
+    looking = threading.Thread(target=watched.overview)
+    looking.start()
+    try:
+        assert asked.wait(LIMIT_S)
+        assert watched.act("a", OperatorAct.WAKE)
+    finally:
+        may_answer.set()
+        looking.join()
 
 
 def test_what_cannot_be_done_is_said(server: Operated) -> None:
@@ -134,13 +157,15 @@ def test_what_cannot_be_done_is_said(server: Operated) -> None:
         await pilot.press("y")
         await until(pilot, lambda: "c is stopped: it has no engine that could drain" in said(app))
 
-    watching(WatchedServer(socket_of(server)), scene)
+    watching(WatchedServer(server.address), scene)
 
 
 def test_a_server_that_goes_away_and_comes_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another process, with another socket in another folder: nothing of it was named."""
+    """The server ends: the screen keeps the last states and says that it does not answer. The next
+    server, in another folder, is found and shown with the cursor at the same place.
+    """
     told = content()
     told["tenants"] = [tenant("a", start="eager"), tenant("b")]
     with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
@@ -191,7 +216,24 @@ def test_forty_tenants_come_and_go(tmp_path: Path) -> None:
             await until(pilot, lambda: app.size.width == 160)
             assert app.table.cursor_row == MANY - 7 and cells(app)[-1][0] == ODD
 
-        watching(WatchedServer(socket_of(running)), scene)
+        watching(WatchedServer(running.address), scene)
+
+
+def test_an_answer_that_comes_while_it_closes_is_dropped(server: Operated) -> None:
+    watched = WatchedServer(server.address)
+    apps = []
+
+    async def scene(app: TopApp, pilot: Pilot[Any]) -> None:
+        await until(pilot, lambda: states(app))
+        apps.append(app)
+
+    watching(watched, scene)
+    (app,) = apps
+    with app._context():  # as `call_from_thread` has it
+        app._is_told(watched.overview())
+        app._is_away("It has ended.")
+        app.on_data_table_row_highlighted()
+        app.on_resize()
 
 
 def test_all_fits_into_a_small_terminal(server: Operated) -> None:
@@ -202,7 +244,7 @@ def test_all_fits_into_a_small_terminal(server: Operated) -> None:
         for widget in app.screen.query("Static, DataTable, Footer"):
             assert widget.region.bottom <= SMALL[1] and widget.region.right <= SMALL[0]
 
-    watching(WatchedServer(socket_of(server)), scene)
+    watching(WatchedServer(server.address), scene)
 
 
 def test_it_needs_a_server_and_a_terminal(server: Operated) -> None:

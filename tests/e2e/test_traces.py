@@ -1,4 +1,4 @@
-"""`mirage traces` against a server of our own: whole and right, or not there."""
+"""`mirage traces fetch` from a server of the test: a trace is whole and right, or absent."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ WANTED = WantedFile("tiny.csv", f"sha256:{SHA256}", len(CONTENT))
 
 
 class Server(ThreadingHTTPServer):
-    """Gives `content` for two files of /there, perhaps less than it promises; knows ranges."""
+    """Serves `content` as two files in /there, and understands ranges. On demand it sends less than
+    it announces.
+    """
 
     daemon_threads = True
 
@@ -50,9 +52,11 @@ class Server(ThreadingHTTPServer):
         self.ends_after: int | None = None
         self.knows_ranges = True
         self.asked: list[str | None] = []
-        """The ranges that were asked for."""
+        """Range header of each request, in order; None for a request without one."""
         self.go_on = threading.Event()
-        """Set when a connection that was cut short may end."""
+        """Set while a connection is closed as soon as its answer was sent, whole or cut short;
+        cleared, it stays open for up to 60 s.
+        """
         self.go_on.set()
 
     @property
@@ -121,7 +125,7 @@ def known(**changes) -> Public:
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch) -> Path:
-    """An empty cache folder, and one more public trace."""
+    """An empty cache folder; the list of public traces has one more, named "tiny"."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setitem(TRACES, "tiny", known())
     return tmp_path / "mirage" / "traces"

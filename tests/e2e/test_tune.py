@@ -1,4 +1,4 @@
-"""`mirage tune` as a person runs it: what it prints and writes, what it refuses, how it ends."""
+"""`mirage tune` as a command: output and files, refusals, and its end."""
 
 import json
 import signal
@@ -38,7 +38,7 @@ def tune(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of ``c.yaml`` and ``trace.csv``."""
+    """Folder with the configuration ``c.yaml`` and the trace ``trace.csv``."""
     folder = tmp_path_factory.mktemp("tune")
     write(folder)
     write_trace(folder)
@@ -47,7 +47,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def done(asked: Path) -> subprocess.CompletedProcess[str]:
-    """It went well, into ``one``."""
+    """Finished run of a search that succeeded, with its output in the folder ``one``."""
     done = tune(asked, "c.yaml", *OPTIONS, "--output", "one")
     assert done.returncode == 0, done.stderr
     return done
@@ -94,7 +94,7 @@ def test_its_json_repeats_it_and_is_never_worse_than_the_default(
 
 
 class Outside(HTMLParser):
-    """What a page would fetch."""
+    """Parser that collects addresses outside a page which the page would fetch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ def test_its_page_needs_nothing_else(done: subprocess.CompletedProcess[str], ask
 
 
 def interrupt(folder: Path, *words: str) -> None:
-    """Send Ctrl-C once it searches, and see how it ends."""
+    """Send Ctrl-C once the search runs, and check exit code and last line."""
     with start(folder, *words) as process:
         assert process.stderr is not None
         for line in process.stderr:

@@ -1,4 +1,4 @@
-"""`mirage tune --live`: real servers decide, and runs that ended are kept."""
+"""`mirage tune --live`: the result follows measured runs; finished runs are kept."""
 
 import json
 import subprocess
@@ -25,7 +25,7 @@ FAKE = Path(__file__).parent / "fake_serve.py"
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the configurations that servers, which are fakes, were started with."""
+    """Names of the configurations with which servers were started; all servers are fakes."""
     names: list[str] = []
 
     def serve_command(
@@ -74,9 +74,11 @@ def test_runs_take_turns_are_kept_and_decide(
 
     again = len(started)
     kept = (output / "live" / "runs.jsonl").read_text().splitlines()
-    (output / "live" / "runs.jsonl").write_text("\n".join([*kept[:-1], kept[-1][:40]]) + "\n")
+    (output / "live" / "runs.jsonl").write_text("\n".join([*kept[:-1], kept[-1][:40]]))
     tune(path, options, wish, output)
     assert started[again:] == [started[again - 1]], "only the one that was half written"
+    *_, half_written, last = (output / "live" / "runs.jsonl").read_text().splitlines()
+    assert half_written == kept[-1][:40] and json.loads(last)["rows"], "each has its own line"
     assert json.loads((output / "tune.json").read_text())["live"]["winner"] in entered
 
 

@@ -1,4 +1,4 @@
-"""Standard error that nobody reads stops no server."""
+"""A server whose standard error is not read is not stopped by that."""
 
 import fcntl
 import logging
@@ -73,7 +73,9 @@ def test_all_is_written_before_the_end(capfd: pytest.CaptureFixture[str]) -> Non
 def test_a_server_serves_and_ends_beside_a_stopped_terminal(
     tmp_path: Path, pipe: tuple[int, int]
 ) -> None:
-    """Nothing more can be written to it from the beginning."""
+    """The pipe for standard error is full from the beginning. The server answers requests, and ends
+    on SIGTERM.
+    """
     os.set_blocking(pipe[1], False)
     with pytest.raises(BlockingIOError):
         while True:

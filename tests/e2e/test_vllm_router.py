@@ -1,4 +1,6 @@
-"""vllm-router in front of the addresses of replicas: it serves, and a killer ends one engine."""
+"""vllm-router in front of replicas' addresses: it serves, and a bad request ends
+one engine only.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +24,7 @@ from test_serve_devices import LEFT, RIGHT, config_of, served
 
 pytestmark = [
     pytest.mark.e2e,
+    pytest.mark.slow,
     pytest.mark.skipif(find_spec("vllm_router") is None, reason="vllm-router is not installed"),
 ]
 PROGRAM = str(Path(sys.executable).with_name("vllm-router"))
@@ -35,13 +38,13 @@ def free_port() -> int:
 
 
 class InFront:
-    """One vllm-router."""
+    """A running vllm-router in front of our server."""
 
     def __init__(self, url: str) -> None:
         self.url = url
 
     def asked(self, path: str, body: dict[str, Any] | None = None) -> tuple[int, Any]:
-        """Status and JSON of an answer."""
+        """Status and parsed body of an answer of vllm-router."""
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"}
         try:
@@ -70,7 +73,7 @@ def _json(text: bytes) -> Any:
 
 @contextmanager
 def in_front(log: Path, *more: str) -> Iterator[InFront]:
-    """A vllm-router with these options, and else its defaults."""
+    """Run a vllm-router with the options `more` while the block runs."""
     port, metrics = free_port(), free_port()
     words = [PROGRAM, "--host", "127.0.0.1", "--port", str(port), "--policy", "round_robin"]
     words += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(metrics)]
@@ -95,7 +98,9 @@ def in_front(log: Path, *more: str) -> Iterator[InFront]:
 def test_requests_are_shared_and_what_ends_one_engine_ends_no_other(
     tmp_path: Path, short: Path
 ) -> None:
-    """It sends a 502 again, to the other replica: there the request is refused."""
+    """vllm-router spreads requests over two replicas. vllm-router sends a request that ends an
+    engine again, to the other replica, which refuses it.
+    """
     with served(config_of(tmp_path), short) as machine:
         left, right = (f"{machine.server.url}/replicas/{device}/c" for device in (LEFT, RIGHT))
         with in_front(tmp_path / "vllm-router.log", "--worker-urls", left, right) as front:

@@ -1,4 +1,4 @@
-"""A program that is a fork of a process that has imported vLLM is what the program would be."""
+"""A program run as a fork of a process that has imported vLLM behaves as if it was started anew."""
 
 from __future__ import annotations
 
@@ -44,7 +44,10 @@ def begin(folder: Path, program: str, *words: str) -> Begun:
 
 
 def test_what_this_process_has_imported_it_has_not(tmp_path: Path) -> None:
-    """Tests of the same process import whatever they like, vLLM too. This one comes first."""
+    """The test's process has imported vLLM and pytest. The program runs as a fork of another
+    process, which has imported vLLM only, so it has no pytest. This test must run first, before
+    other tests import more modules.
+    """
     import vllm  # noqa: F401
 
     process = begin(tmp_path, "import sys; sys.exit('pytest' in sys.modules)")
@@ -72,7 +75,9 @@ def test_it_is_a_child_that_can_be_killed_and_leaves_nothing(tmp_path: Path) -> 
 
 
 def test_when_it_is_killed_its_shared_memory_goes_as_well(tmp_path: Path) -> None:
-    """Its own resource tracker does so, as a program has one."""
+    """The fork is killed. Its own resource tracker, as a started program would have one, removes
+    its shared memory.
+    """
     process = begin(tmp_path, SHARES)
     assert process.stderr is not None
     shared = Path("/dev/shm") / process.stderr.readline().strip()

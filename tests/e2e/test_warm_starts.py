@@ -1,7 +1,8 @@
-"""Engines of a server are forks of one process that has imported vLLM, whatever happens to it."""
+"""Engines of a server are forks of one process that has imported vLLM; they work without it too."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import re
@@ -21,7 +22,8 @@ from mirage.processes.child import AdoptedChild
 from mirage.processes.reaper_client import ReaperClient
 from mirage.serve.engines import warm
 from mirage.serve.engines.warm import WarmStarts
-from mirage.serve.launcher import ADAPTING
+from mirage.serve.launch.launcher import ADAPTING
+from mirage.wire import Broken
 
 pytestmark = pytest.mark.e2e
 
@@ -44,7 +46,7 @@ def starts(tmp_path: Path, environment: dict[str, str]) -> Iterator[WarmStarts]:
 
 
 def said(starts: WarmStarts, environment: dict[str, str], folder: Path) -> tuple[bool, str]:
-    """True if the program was a fork; and what it printed. It has to end with its exit code."""
+    """True if the program ran as a fork, and its output. Its exit code must be 5."""
     log = folder / "said"
     log.unlink(missing_ok=True)
     child = starts.start([sys.executable, "-c", SAYS], environment, log)
@@ -60,10 +62,13 @@ def until_ready(starts: WarmStarts) -> None:
         time.sleep(0.2)
 
 
+@pytest.mark.slow
 def test_a_fork_of_it_is_what_the_program_is(
     starts: WarmStarts, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """It starts programs while it imports, and where the environment is another one."""
+    """A program runs as a fork once the fork server has imported vLLM. Before that, and for another
+    environment, it is started as a new program.
+    """
     assert said(starts, environment, tmp_path) == (False, "False so\n")
     until_ready(starts)
     assert said(starts, environment, tmp_path) == (True, "True so\n")
@@ -72,6 +77,7 @@ def test_a_fork_of_it_is_what_the_program_is(
     assert said(starts, other, tmp_path) == (False, "False otherwise\n")
 
 
+@pytest.mark.slow
 def test_one_that_is_stopped_or_has_ended_costs_a_cold_start(
     starts: WarmStarts,
     environment: dict[str, str],
@@ -87,13 +93,66 @@ def test_one_that_is_stopped_or_has_ended_costs_a_cold_start(
     assert not said(starts, environment, tmp_path)[0]
 
 
+def test_one_that_cannot_be_started_again_is_tried_until_it_can(
+    starts: WarmStarts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process ends, and no file can be opened for the next one the first two times; the third
+    time it starts."""
+    tried: list[int] = []
+    begin = starts._begin
+
+    def begins() -> None:
+        tried.append(starts.pid)
+        if len(tried) < 3:
+            raise OSError("too many open files")
+        begin()
+
+    async def again() -> None:
+        keeping = asyncio.create_task(starts.keep(60.0, lambda line: None))
+        while starts.pid == first:
+            await asyncio.sleep(0.05)
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+
+    for name in ("PAUSE_S", "LONGEST_PAUSE_S"):
+        monkeypatch.setattr(warm, name, 0.05)
+    monkeypatch.setattr(starts, "_begin", begins)
+    first = starts.pid
+    os.kill(first, signal.SIGKILL)
+    asyncio.run(asyncio.wait_for(again(), LONG_S))
+    assert tried == [first] * 3
+
+
+def test_one_that_hears_nothing_at_its_start_is_ended(
+    tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[int] = []
+    others = {child.pid for child in psutil.Process().children()}
+
+    def broken(channel: object, message: object) -> None:
+        begun.extend(
+            child.pid
+            for child in psutil.Process().children()
+            if child.pid not in others and warm.PROGRAM[-1] in child.cmdline()
+        )
+        raise Broken("it is gone")
+
+    monkeypatch.setattr(warm.Channel, "say", broken)
+    with ReaperClient() as reaper, pytest.raises(Broken):
+        WarmStarts(tmp_path / "warm.sock", environment, tmp_path / "log", reaper)
+    assert len(begun) == 1 and not psutil.pid_exists(begun[0])
+
+
+@pytest.mark.slow
 def test_a_fork_that_comes_too_late_is_none(
     starts: WarmStarts,
     environment: dict[str, str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The asker has started the program by then."""
+    """The fork server makes a fork too late, when the process that asked has started the program
+    itself. The fork ends at once.
+    """
     monkeypatch.setattr(warm, "FORK_S", -1.0)
     monkeypatch.setattr(warm, "MARGIN_S", 60.0)
     until_ready(starts)
@@ -122,8 +181,11 @@ signal.pause()
     forking.wait(60)
 
 
+@pytest.mark.slow
 def test_it_ends_without_a_reaper_too(tmp_path: Path, environment: dict[str, str]) -> None:
-    """Its parent is killed while it imports, as a server is whose engines go on."""
+    """The fork server's parent ends while the server still imports, as a killed supervisor does.
+    The fork server ends by itself.
+    """
     program = f"""
 import os, socket, subprocess
 from mirage.serve.engines.warm import PROGRAM
@@ -149,8 +211,11 @@ os._exit(0)
 DEFAULTS = "from mirage.cli import main; import sys; main(sys.argv[1:])"
 
 
+@pytest.mark.slow
 def test_engines_of_a_server_start_warm_and_again_after_a_kill(tmp_path: Path) -> None:
-    """The command's own way; nothing is left when the supervisor is killed."""
+    """`mirage serve` starts its engine as a fork, and again after a kill. When the supervisor is
+    killed, no process is left.
+    """
     config = write_demo(tmp_path, ["llama"], "60MiB")
     asked = {"model": "llama", "prompt": "a b c", "max_tokens": 8, "temperature": 0}
     with serving(config, fake=False, program=DEFAULTS) as served:

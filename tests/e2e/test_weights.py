@@ -1,4 +1,4 @@
-"""Weights by content between real processes: whatever breaks, all of a model comes, and no less."""
+"""Weights are fetched between real processes by content: complete and right, whatever fails."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def secret(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def new(tmp_path: Path, secret: Path) -> New:
-    """A machine of a name, with nothing in its store."""
+    """Function that makes a machine with an empty store."""
     return lambda name: Machine(tmp_path / name, secret)
 
 
@@ -58,7 +58,7 @@ def model(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def origin(new: New, model: Path) -> Machine:
-    """A machine that has the model, as `toy`."""
+    """A machine whose store has the model as `toy`."""
     machine = new("origin")
     machine.add(model, "toy")
     return machine
@@ -75,7 +75,7 @@ def id_of(machine: Machine) -> str:
 
 
 def flip(path: Path, at: int) -> None:
-    """Damage a byte of a content, as a disk may."""
+    """Change one bit of the file of a content, as a faulty disk may."""
     with path.open("r+b") as file:
         file.seek(at)
         byte = file.read(1)
@@ -84,7 +84,7 @@ def flip(path: Path, at: int) -> None:
 
 
 def weights_of(machine: Machine) -> Path:
-    """Place of the content of the model's weights."""
+    """File of the content that has the model's weights."""
     manifest = machine.store.manifest(id_of(machine))
     return machine.store.content(next(f.sha256 for f in manifest.files if f.path == WEIGHTS))
 
@@ -205,6 +205,9 @@ def test_verify_finds_what_is_wrong_and_that_alone_comes_again(
     assert error(done, 1).endswith("1 files are wrong: pull or add their models again")
     assert f"{WEIGHTS}: 1 of 41 chunks are wrong" in done.stdout
     assert not machine.store.is_whole(id_of(machine))
+    done = machine.mirage("verify", "toy")
+    assert error(done, 1).endswith(f"toy: only a part of it is in {machine.store.place}")
+    assert "not whole: pull or add it again" in done.stdout
     done = machine.pull("toy", served)
     assert "toy: bringing 0.1 MiB of 2.5 MiB" in done.stderr
     assert same(Path(done.stdout.strip()), model)
@@ -293,7 +296,9 @@ def test_marks_of_chunks_that_a_crash_has_lost_are_not_believed(
 def test_a_receiver_sends_on_what_it_has_while_it_receives(
     new: New, model: Path, origin: Machine
 ) -> None:
-    """The second one never asks the origin, so all of it comes through the first."""
+    """A second machine fetches a model from a first one that is still fetching it from the origin.
+    The second one never asks the origin, so all chunks come through the first.
+    """
     first, second, model_id = new("first"), new("second"), id_of(origin)
     with origin.serving(*SLOW) as (url, _), first.serving() as (chained, _):
         one = first.begin("toy", url, patience_s=DEADLINE_S)
@@ -368,7 +373,9 @@ def test_a_disk_without_room_is_said_before_anything_comes(
 
 
 def answering(url: str, path: str, wait_s: float) -> socket.socket | None:
-    """A connection with a request, if its answer begins within `wait_s`."""
+    """Connection on which a request was sent, if its answer begins within `wait_s`;
+    None otherwise.
+    """
     connection = socket.create_connection((urlsplit(url).hostname, urlsplit(url).port))
     head = f"GET {path} HTTP/1.1\r\nHost: x\r\n{KNOWN}\r\nConnection: close\r\n\r\n"
     connection.sendall(head.encode())
@@ -382,7 +389,9 @@ def answering(url: str, path: str, wait_s: float) -> socket.socket | None:
 def test_a_machine_sends_to_one_at_a_time_and_who_takes_nothing_loses_its_turn(
     new: New, tmp_path: Path
 ) -> None:
-    """The first receiver leaves more in its connection than buffers hold."""
+    """A receiver asks for a large file and reads nothing. A second one has to wait at first, and is
+    answered once the first has lost its turn.
+    """
     machine = new("machine")
     manifest = machine.add(make_model(tmp_path / "large", 64 * 2**20), "large")
     path = f"/weights/{manifest.id}/files"
@@ -420,7 +429,9 @@ def test_what_is_not_here_yet_is_not_sent(new: New, model: Path, origin: Machine
 
 
 def test_the_secret_is_not_taken_elsewhere(new: New) -> None:
-    """A source that sends its clients to another address gets them nowhere."""
+    """A source redirects its clients to another address. They do not follow, so the secret is not
+    sent there.
+    """
     asked: list[tuple[str, str | None]] = []
 
     class Elsewhere(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""Sources and receivers of weights that are hostile, slow or broken: others are not held up."""
+"""Hostile, slow or broken sources and receivers of weights do not hold others up."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ WEIGHTS = "model.safetensors"
 
 
 class Two:
-    """A machine that has the model `toy`, and one that has nothing."""
+    """Two machines: the origin has the model `toy`, the other one has nothing."""
 
     def __init__(self, folder: Path) -> None:
         secret = folder / "secret"
@@ -60,7 +60,9 @@ class Two:
     def bring(
         self, answers: Mapping[str, Answer], *, wanted: str = "", beside: bool, patience_s: float
     ) -> Path:
-        """The model from a hostile source, and from a good one `beside` it."""
+        """Fetch the model from a source with the hostile `answers`, with a good source too if
+        `beside`.
+        """
 
         async def run() -> Path:
             async with AsyncExitStack() as stack, asyncio.timeout(DEADLINE_S):
@@ -81,7 +83,7 @@ class Two:
 
 @pytest.fixture
 def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Two:
-    """Time-outs are short: what they are long is of no account here."""
+    """Two machines, with short time-outs so that tests take little time."""
     for name, seconds in (("TOLD_S", 1.0), ("HEAD_S", 1.0), ("CHUNK_S", 8.0)):
         monkeypatch.setattr(source, name, seconds)
     monkeypatch.setattr(bringing, "STALL_S", 0.5)
@@ -90,7 +92,9 @@ def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Two:
 
 
 async def wrong_range(writer: asyncio.StreamWriter, right: bytes) -> None:
-    """As many bytes as are asked for, of another place, and a head that says so."""
+    """Answer with as many bytes as requested, but from another range of the file, which the
+    answer's head names.
+    """
     head, body = split(right)
     head = head.replace(b"Content-Range: bytes ", b"Content-Range: bytes 9")
     writer.write(head + b"\r\n\r\n" + body[1:] + b"x")
@@ -98,12 +102,14 @@ async def wrong_range(writer: asyncio.StreamWriter, right: bytes) -> None:
 
 @cache
 def bomb() -> bytes:
-    """A hundred MiB of zeros. To compress them takes a second, in which nobody is served."""
+    """A hundred MiB of zeros, compressed. It is made once, because that takes a second in which no
+    request is answered.
+    """
     return gzip.compress(bytes(100 * 2**20))
 
 
 async def zipped(writer: asyncio.StreamWriter, right: bytes) -> None:
-    """A bomb, as long as what is asked for."""
+    """Answer with a compressed bomb that is as long as the requested bytes."""
     body = bomb()[: len(split(right)[1])]
     head = f"HTTP/1.1 206 x\r\nContent-Encoding: gzip\r\nContent-Length: {len(body)}\r\n\r\n"
     writer.write(head.encode() + body)
@@ -115,7 +121,7 @@ async def longer(writer: asyncio.StreamWriter, right: bytes) -> None:
 
 
 async def shorter(writer: asyncio.StreamWriter, right: bytes) -> None:
-    """The connection ends within a chunk."""
+    """Answer whose connection ends in the middle of a chunk."""
     writer.write(right[: len(right) // 2])
 
 
@@ -171,7 +177,9 @@ def test_words_of_a_source_are_printable(two: Two) -> None:
 
 
 def test_a_slow_receiver_does_not_keep_others_from_their_turns(two: Two, tmp_path: Path) -> None:
-    """It takes some of its file now and then, so it never stalls, and its file is long."""
+    """A receiver reads a long file so slowly that it never counts as stalled. Another receiver gets
+    its turn all the same.
+    """
     large = two.origin.add(make_model(tmp_path / "large", 64 * 2**20), "large")
 
     async def ask(url: str, path: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -204,7 +212,9 @@ def test_a_slow_receiver_does_not_keep_others_from_their_turns(two: Two, tmp_pat
 
 
 def test_who_does_not_tell_the_secret_does_not_stay(two: Two) -> None:
-    """A wrong secret costs a connection, and connections that say nothing are few and short."""
+    """A wrong secret ends the connection. Connections on which nothing is sent are limited in
+    number and time.
+    """
 
     async def run() -> None:
         sender = WeightSender(two.origin.store, SECRET)

@@ -1,4 +1,4 @@
-"""A wheel of the tree, installed elsewhere, does what the tree does."""
+"""A wheel of the sources, installed elsewhere, works as the checkout does."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from mirage.cli import TOOLS
+from mirage.cli import CLUSTER, TOOLS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("mirage", "vmm", "scheduler", "traces", "configs")
 BESIDE = ("benchmarks", "tests", "examples")
-"""Folders of the tree that are in no wheel."""
+"""Folders of the repository that are in no wheel."""
 TREE = (*PACKAGES, *BESIDE, "pyproject.toml", "README.md", "LICENSE")
 
 Run = Callable[..., str]
 
 
 def copied(source: Path) -> Path:
-    """The sources of a distribution, without what was made beside them."""
+    """Copy of the sources of the distribution, without generated files."""
     source.mkdir()
     for name in TREE:
         if (ROOT / name).is_dir():
@@ -38,7 +38,7 @@ def copied(source: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that the wheel was installed into."""
+    """Folder into which a wheel of the sources was installed."""
     wheels, target = (tmp_path_factory.mktemp(n) for n in ("wheels", "target"))
     source = copied(tmp_path_factory.mktemp("tree") / "source")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
@@ -51,7 +51,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def mirage(installed: Path, tmp_path: Path) -> Run:
-    """Run the command from a folder in which the tree cannot be imported."""
+    """Function that runs the installed command where the checkout cannot be imported."""
     guard = tmp_path / "sitecustomize.py"
     guard.write_text(f"import sys\nsys.path[:] = [p for p in sys.path if p != {str(ROOT)!r}]\n")
     environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{installed}", "PYTHONSAFEPATH": "1"}
@@ -115,7 +115,9 @@ def test_models_are_made_checked_and_replayed(mirage: Run, installed: Path, tmp_
 def test_an_installation_without_extras_serves_and_names_the_one_that_is_missing(
     tmp_path: Path,
 ) -> None:
-    """`pip install .` into an empty environment."""
+    """After `pip install .` in an empty environment, `check` and `serve` run, and `tune` names the
+    extra that it needs.
+    """
     source = copied(tmp_path / "source")
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "new"], check=True, timeout=120)
     python = tmp_path / "new" / "bin" / "python"
@@ -123,7 +125,7 @@ def test_an_installation_without_extras_serves_and_names_the_one_that_is_missing
     subprocess.run([*pip, "install", source], check=True, timeout=600)
     listed = subprocess.run([python, "-m", "pip", "freeze"], capture_output=True, text=True)
     assert "mirage-kv @ file:" in listed.stdout
-    assert not [name for name in TOOLS if f"{name}==" in listed.stdout]
+    assert not [name for name in (*TOOLS, *CLUSTER) if f"{name}==" in listed.stdout]
 
     def run(*words: str) -> tuple[int, str]:
         command = [tmp_path / "new" / "bin" / "mirage", *words]

@@ -1,4 +1,4 @@
-"""Worlds in which moving layers once did harm do none any more, on several seeds."""
+"""Worlds in which moving layers once did harm: it does none now, on several seeds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def simulated(file: Path, seed: int) -> Ratios:
 @pytest.mark.parametrize("seed", [7, pytest.param(8, marks=pytest.mark.rare)])
 @pytest.mark.parametrize("file", WORLDS, ids=lambda file: file.stem)
 def test_nobody_is_worse_off_than_with_pooling(file: Path, seed: int) -> None:
-    """Longer tails are memory's own doing where memory without end makes them as long."""
+    """In each kept world `mirage` is no worse than `pooled` beyond the bounds. Longer tails are
+    accepted if endless memory has them too.
+    """
     found = simulated(file, seed)
     if harmed(found):
         assert found["tokens/s"] >= LEAST_TOKENS, found
@@ -37,6 +39,8 @@ def test_nobody_is_worse_off_than_with_pooling(file: Path, seed: int) -> None:
 
 
 def test_some_gain_much() -> None:
-    """Or memory does not move at all, which harms nobody either."""
+    """In the best of these worlds tokens per second rise by more than 20 %. Otherwise a rule that
+    moves nothing would pass too.
+    """
     gains = [simulated(file, 7)["tokens/s"] for file in WORLDS]
     assert max(gains) > 1.2

@@ -1,4 +1,4 @@
-"""Servers of devices that nobody is the parent of: their orders, requests to them, their ends."""
+"""Device servers that are nobody's child: their orders, requests to them, and their ends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mirage.machines.tether_messages import TetherTold
 from mirage.serve.access.forms import AccessKey
 from mirage.serve.access.ring import digest
 from mirage.serve.adoption.record import ConfigRecord
-from mirage.serve.logs import LogFormat
+from mirage.serve.logs.logs import LogFormat
 from mirage.serve.machine.tethered import TetheredOrder
 
 PROGRAM = (str(HERE / "tethered_with_fakes.py"),)
@@ -31,13 +31,13 @@ DEADLINE_S = 90.0
 
 
 def environment(short: Path) -> dict[str, str]:
-    """Variables of an agent, which its server inherits."""
+    """Environment variables of an agent, which its device server inherits."""
     own = {"TMPDIR": str(short), "XDG_RUNTIME_DIR": "", "FAKE_ENGINE": "obeys"}
     return own | {"PYTHONPATH": str(HERE.parents[1])}
 
 
 def order(folder: Path, device: str, *tenants: str, lease_s: float = 60.0) -> AgentOrder:
-    """Order for a server of a device with these tenants."""
+    """Order for an agent, with that for its device server and these tenants."""
     folder.mkdir(exist_ok=True)
     config = write_config(folder, "a")
     raw: dict[str, Any] = {
@@ -59,12 +59,12 @@ def order(folder: Path, device: str, *tenants: str, lease_s: float = 60.0) -> Ag
 
 
 def ask(url: str, model: str, secret: str = SECRET) -> tuple[int, Any]:
-    """A request to a server; what it was told."""
+    """Send a request to a server, and return its status and answer."""
     return posted(url, {"model": model, "prompt": "pids"}, secret)
 
 
 def posted(url: str, body: dict[str, Any], secret: str) -> tuple[int, Any]:
-    """A completion that a server is asked for; what it was told."""
+    """Post `body` as a completion to a server; return status and answer."""
     parts = urlsplit(url)
     with closing(http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=30)) as there:
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {secret}"}
@@ -74,7 +74,7 @@ def posted(url: str, body: dict[str, Any], secret: str) -> tuple[int, Any]:
 
 
 def until(holds: Callable[[], Any], what: str, timeout_s: float = DEADLINE_S) -> Any:
-    """Ask again until it is true."""
+    """Call `holds` again and again until its result is true, and return that."""
     deadline = time.monotonic() + timeout_s
     while not (result := holds()):
         assert time.monotonic() < deadline, f"waited in vain until {what}"
@@ -83,12 +83,14 @@ def until(holds: Callable[[], Any], what: str, timeout_s: float = DEADLINE_S) ->
 
 
 def ready(told: TetherTold | None) -> TetherTold | None:
-    """The answer of a server, if that is ready."""
+    """The answer of a device server if it says that it is ready, else None."""
     return told if told is not None and told.is_ready else None
 
 
 def family(told: TetherTold, *models: str) -> set[psutil.Process]:
-    """A server's processes, with its engines' own."""
+    """Processes of a device server and of the engines of `models`, which are asked for their
+    process ids.
+    """
     server = psutil.Process(told.pid)
     engines = {
         pid for model in models for pid in ask(told.url, model)[1].values() if isinstance(pid, int)
@@ -97,6 +99,6 @@ def family(told: TetherTold, *models: str) -> set[psutil.Process]:
 
 
 def log_of(folder: Path) -> str:
-    """Lines of a device's servers."""
+    """Log of the device servers in a folder."""
     path = folder / "server.log"
     return path.read_text() if path.exists() else f"there is no {path}"

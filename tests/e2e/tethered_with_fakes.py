@@ -1,13 +1,14 @@
-"""A tethered server of one device with fake engines and a fake probe, as `with_fakes` has."""
+"""A device server that is nobody's child, with fake engines and a fake probe as in `with_fakes`."""
 
 from __future__ import annotations
 
 import os
 
+from fake_starts import starts
 from with_fakes import means
 
 from mirage.serve.machine.tethered import main
 
 if __name__ == "__main__":
     os.environ.setdefault("FAKE_ENGINE", "")
-    main(means())
+    main(means(starts()))

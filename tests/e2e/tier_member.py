@@ -63,7 +63,9 @@ def content(key: Key) -> bytes:
 
 
 def half(*numbers: int) -> list[int]:
-    """Reserve, and write half of it; the numbers that found room."""
+    """Reserve places and write only half of each block; return the numbers of the blocks that got a
+    place.
+    """
     places = pool.reserve(keys(*numbers))
     for key, place in places.items():
         write(place, content(key)[: block_bytes // 2])
@@ -79,9 +81,9 @@ def store(*numbers: int) -> list[int]:
 
 
 def hold(request: str, *numbers: int) -> dict[int, str]:
-    """Seek, and what comes of it; a block that is READY must be right.
+    """Seek blocks, and return the state of each; a block that is READY must have the right content.
 
-    It is ``"gone"`` if the holder of its memory went meanwhile.
+    The state is ``"gone"`` if the holder of the block's memory ended meanwhile.
     """
     wanted, gone = keys(*numbers), set[Key]()
     pool.seek(request, wanted)

@@ -1,7 +1,7 @@
 """Commands that start real engines, as forks of a process that has imported vLLM.
 
-python warm.py [NAME=VALUE... --] WORDS...   as the words of `mirage`, under rules as
-`benchmarks.ablated` has them; servers that `replay` starts are such, too
+python warm.py [NAME=VALUE... --] WORDS... as the words of `mirage`, under rules as
+`benchmarks.ablated` has them; servers that `replay` starts run in this way, too
 
 To import vLLM takes ten seconds of computing, and each engine is two processes. What a server is
 otherwise is unchanged: its engines are its children, lead sessions of their own, and end alike.
@@ -28,13 +28,13 @@ from benchmarks import ablated, ablations
 from mirage import cli
 from mirage.processes import asking
 from mirage.processes.child import AdoptedChild, Child, NewChild
-from mirage.serve import launcher
 from mirage.serve.engines.warm import PROGRAM, ROOM
-from mirage.serve.means import Means
+from mirage.serve.launch import launcher
+from mirage.serve.launch.programs import Means
 from mirage.tools.replay import child
 
 FORKS = "mirage.engine.forks"
-"""Imported where this process is a fork of one that has imported vLLM; only then it can be here."""
+"""Module that is loaded only in a fork of a process that has imported vLLM."""
 ROOT = Path(__file__).parents[2]
 AT_IMPORT = {
     **launcher.OF_A_HOST,
@@ -48,7 +48,9 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 class Warm:
-    """A process that has imported vLLM, with a socket in a folder. It ends when this one does."""
+    """A process that has imported vLLM and makes forks, asked over a socket in a folder. It ends
+    when this process does.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.address = folder / f"warm-{os.getpid()}"
@@ -60,7 +62,7 @@ class Warm:
         atexit.register(self._end)
 
     def start(self, command: list[str], environment: Mapping[str, str], log: Path) -> NewChild:
-        """Start a child, as `Means.start` does."""
+        """Start a program as a fork, in the way that `Means.start` does."""
         return AdoptedChild(self.fork(command, environment, str(log), str(log)))
 
     def fork(
@@ -71,7 +73,9 @@ class Warm:
         err: str,
         folder: Path | None = None,
     ) -> int:
-        """The process that is what the command would be; no child of this one, unless it adopts."""
+        """Make a fork that does what `command` would, and return its process id. It is a child of
+        this process only if that adopts orphans.
+        """
         where = str(folder or Path.cwd())
         question = {"command": command, "environment": dict(environment), "folder": where}
         asked = question | {"out": out, "err": err, "until": math.inf}
@@ -80,7 +84,7 @@ class Warm:
         return pid
 
     def _end(self) -> None:
-        """No more forks; those that there are go on."""
+        """Kill the forking process. Its forks go on."""
         self._process.send_signal(9)
         self._process.wait()
         self.address.unlink(missing_ok=True)
@@ -106,7 +110,7 @@ def _program(listener: socket.socket) -> Child:
 
 @cache
 def of_this_session() -> Warm:
-    """The one of all tests in this process; it begins to import when it is first asked for."""
+    """The only `Warm` of all tests in this process; it imports vLLM when it is first used."""
     folder = Path(tempfile.mkdtemp(prefix="warm-"))
     warm = Warm(folder)
     atexit.register(shutil.rmtree, folder)  # only now: what is registered, forks do as well
@@ -114,10 +118,12 @@ def of_this_session() -> Warm:
 
 
 class Begun(subprocess.Popen[str]):
-    """A program of Python's as `Popen` starts it, but as a fork of the session's process."""
+    """`subprocess.Popen` of a Python program that runs as a fork of the session's
+    `Warm` instead.
+    """
 
     def _execute_child(self, args: Any, executable: Any, preexec_fn: Any, *given: Any) -> None:
-        """Stand-in for what starts a program in `subprocess`."""
+        """Replacement of the method with which `Popen` starts a program."""
         _, _, folder, environment, _, _, _, *handles = given[:13]
         out, err = (f"/proc/{os.getpid()}/fd/{handles[place]}" for place in (3, 5))
         with adopting():
@@ -127,7 +133,7 @@ class Begun(subprocess.Popen[str]):
 
 
 def mirage(*words: str, folder: Path, timeout_s: float) -> None:
-    """Run a command in a folder; raises if it fails."""
+    """Run a `mirage` command in a folder, and wait for its end. Raises if it fails."""
     process = Begun(
         [sys.executable, __file__, *words],
         stdin=subprocess.DEVNULL,
@@ -146,7 +152,7 @@ def mirage(*words: str, folder: Path, timeout_s: float) -> None:
 
 @contextmanager
 def adopting() -> Iterator[None]:
-    """Context in which orphans of what this process has started become its children."""
+    """Context in which orphaned grandchildren become children of this process."""
     change = ctypes.CDLL(None, use_errno=True).prctl
     change(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
@@ -156,7 +162,7 @@ def adopting() -> Iterator[None]:
 
 
 def main(words: list[str], **means: Any) -> None:
-    """The `mirage` command with more of its `Means`; a test runs it in a folder of its own."""
+    """Run the `mirage` command with forks in place of started programs, and with these `Means`."""
     at = words.index("--") if "--" in words else -1
     before, words = words[: at + 1], words[at + 1 :]
     with ablations.ablated(**ablations.parsed(before[:-1])):
@@ -171,7 +177,7 @@ def main(words: list[str], **means: Any) -> None:
 
 
 class Forks:
-    """Part of `subprocess` with which a replay starts its servers."""
+    """Replacement of the module `subprocess` for a replay, which starts its servers as forks."""
 
     Popen, TimeoutExpired = Begun, subprocess.TimeoutExpired
     DEVNULL, STDOUT = subprocess.DEVNULL, subprocess.STDOUT

@@ -1,4 +1,4 @@
-"""A process that engines are forked from, itself a fork of this one, which has imported vLLM."""
+"""A process that forks engines, itself a fork of this process, which has imported vLLM."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from mirage.engine import forks, forkserver
 
 
 def serve_in_fork(listener: socket.socket) -> int:
-    """Start it; its number. It ends when this process does."""
+    """Start the server that forks engines, in a fork; return its process id. It ends when this
+    process does.
+    """
     parent = os.getpid()
     if child := os.fork():
         return child

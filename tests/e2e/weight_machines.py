@@ -1,4 +1,4 @@
-"""Machines with stores of weights: commands and servers of `mirage weights` as processes."""
+"""Machines with weight stores: commands and servers of `mirage weights` as processes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import forked
 from model_folder import make_folder
 
 from mirage.weights.adding import add, looked_at
@@ -25,11 +26,11 @@ CHUNK = 64 * 1024
 """Bytes of a chunk of models here, so that small ones have many."""
 DEADLINE_S = 120
 PATIENCE_S = 10
-"""Longer than a process takes to start on a machine that is busy."""
+"""`--patience` of a pull in seconds: longer than a process takes to start on a busy machine."""
 
 
 def make_model(folder: Path, nbytes: int = 40 * CHUNK + 5, seed: int = 1) -> Path:
-    """A model's folder with random weights, of so many bytes and another file of them below it."""
+    """Model folder with `nbytes` random bytes of weights, and another file in a subfolder."""
     make_folder(folder)
     (folder / "empty.txt").write_bytes(b"")
     (folder / "1_Pooling").mkdir()
@@ -40,7 +41,7 @@ def make_model(folder: Path, nbytes: int = 40 * CHUNK + 5, seed: int = 1) -> Pat
 
 @contextmanager
 def stopped(process: subprocess.Popen[str]) -> Iterator[None]:
-    """Context in which a process stands still, however long another one takes to start."""
+    """Context in which a process is stopped (SIGSTOP); it continues at the end."""
     process.send_signal(signal.SIGSTOP)
     try:
         yield
@@ -49,7 +50,7 @@ def stopped(process: subprocess.Popen[str]) -> Iterator[None]:
 
 
 class Machine:
-    """A machine with a store, in a folder of its own."""
+    """A machine with a weight store, both in a folder of its own."""
 
     def __init__(self, place: Path, secret: Path) -> None:
         self.store, self.secret = WeightStore(place), secret
@@ -65,8 +66,11 @@ class Machine:
     def mirage(
         self, *words: object, before: tuple[str, ...] = ()
     ) -> subprocess.CompletedProcess[str]:
+        command = self.words(*words)
+        if not before:
+            return forked.run(command[1:], env=os.environ, cwd=ROOT, timeout=DEADLINE_S)
         return subprocess.run(
-            [*before, *self.words(*words)],
+            [*before, *command],
             capture_output=True,
             text=True,
             cwd=ROOT,
@@ -88,7 +92,7 @@ class Machine:
     def begin(
         self, wanted: str, *sources: str, patience_s: float = PATIENCE_S
     ) -> subprocess.Popen[str]:
-        """A pull that goes on beside the test."""
+        """Start a pull of `wanted`, and do not wait for it."""
         return subprocess.Popen(
             self.words(*self.pulling(wanted, *sources, patience_s=patience_s)),
             stdout=subprocess.PIPE,
@@ -98,11 +102,11 @@ class Machine:
         )
 
     def here(self, model: str) -> int:
-        """Bytes of a model that are here; 0 without its manifest."""
+        """Bytes of a model in this machine's store; 0 without its manifest."""
         return next((one.here for one in self.store.models() if one.id == model), 0)
 
     def until(self, model: str, nbytes: int) -> None:
-        """Wait until so many bytes of a model are here."""
+        """Wait until this machine has at least `nbytes` bytes of a model."""
         deadline = time.monotonic() + DEADLINE_S
         while self.here(model) < nbytes:
             assert time.monotonic() < deadline
@@ -110,7 +114,7 @@ class Machine:
 
     @contextmanager
     def serving(self, *words: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-        """Its address, and the process, which is ended after the block."""
+        """Run a server of weights while the block runs; gives its address and process."""
         command = self.words("serve", "--secret", self.secret, "--port", "0", *words)
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         with ExitStack() as stack:
@@ -130,7 +134,7 @@ class Machine:
 
 
 def same(folder: Path, other: Path) -> bool:
-    """True if two folders have the same files."""
+    """True if two folders have the same files with the same content."""
     return contents(folder) == contents(other)
 
 

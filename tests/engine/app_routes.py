@@ -1,4 +1,6 @@
-"""Prints the routes of vLLM's server with all that adds some, as JSON: path and methods of each."""
+"""Prints the routes of vLLM's server with all options that add routes, as JSON:
+path and methods.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ TASKS: Any = get_args(SupportedTask)
 
 
 def everything_on(**others: Any) -> Namespace:
-    """Arguments of a server that has all that can be had."""
+    """Arguments of vLLM's server with every option that adds routes switched on."""
     args = server_parser().parse_args([])
     profiler = ProfilerConfig(profiler="cuda")
     changes = {**dict.fromkeys(SWITCHES, True), "profiler_config": profiler, **others}

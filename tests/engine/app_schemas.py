@@ -1,4 +1,4 @@
-"""Makes mirage/serve/request_schemas.json, from vLLM's server: python app_schemas.py FILE.
+"""Makes mirage/serve/router/request_schemas.json, from vLLM's server: python app_schemas.py FILE.
 
 It has the bodies of the routes that are passed on, two objects deep: what lies deeper is vLLM's own
 matter, and would be ten times as much.
@@ -15,16 +15,18 @@ from typing import Any
 import vllm
 from app_routes import TASKS, build_app, everything_on
 
-from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES
+from mirage.serve.api.routes import FORM_ROUTES, JSON_ROUTES
 
 DEPTH = 2
 TOLD = {"title": str, "discriminator": dict}
-"""Keys left out, where they are no names of properties: those of what has been cut off, too."""
+"""Keys that are left out, unless they are names of properties (then their values have other types):
+titles, and discriminators, which refer to what has been cut off.
+"""
 BEGIN = "#/components/schemas/"
 
 
 class Kept:
-    """Schemas that are kept of vLLM's document, by name."""
+    """Schemas of vLLM's document that the file keeps, by name."""
 
     def __init__(self, schemas: Mapping[str, Any]) -> None:
         self._all = schemas
@@ -32,7 +34,7 @@ class Kept:
         self.schemas: dict[str, Any] = {}
 
     def short(self, schema: Any, depth: int) -> Any:
-        """A schema whose references reach `depth` objects deep."""
+        """Copy of a schema in which references are followed for `depth` objects only."""
         if isinstance(schema, list):
             return [self.short(each, depth) for each in schema]
         if not isinstance(schema, dict):
@@ -56,7 +58,7 @@ class Kept:
 
 
 def asked() -> dict[str, Any]:
-    """The file's content. A route that only a model that pools has is not in it."""
+    """Content of the file. Routes that only pooling models have are left out."""
     app = build_app(everything_on(), TASKS).openapi()
     kept = Kept(app["components"]["schemas"])
     requests = {}
@@ -69,7 +71,7 @@ def asked() -> dict[str, Any]:
 
 
 def written(content: Mapping[str, Any]) -> str:
-    """A line for each schema."""
+    """Text of the file, with one line for each schema."""
 
     def lines(of: Mapping[str, Any]) -> str:
         return ",\n".join(f"  {json.dumps(name)}: {json.dumps(of[name])}" for name in of)

@@ -28,22 +28,22 @@ from tiny import BLOCK_TOKENS, ENVIRONMENT, POISONING, make_model, prompts, sche
 
 from mirage.arguments.check import ArgumentRefused, check_names, normalised
 from mirage.config import Config
-from mirage.serve.fit import Fit
-from mirage.serve.launcher import command, flags
-from mirage.serve.page_size import PageSize
+from mirage.serve.fit.fit import Fit
+from mirage.serve.fit.page_size import PageSize
+from mirage.serve.launch.launcher import command, flags
 from mirage.tools.demo.tokenizer import save_tokenizer
 from tests.plain_kernels import like_ours, without_onednn
 
 LENGTH, BATCHED = 512, 256
 """Tokens of the longest request, and of one step."""
 SLOW_S = 250.0
-"""After which a case says on stderr where it is."""
+"""Seconds after which a case says on stderr where it is."""
 WHERE = "MODELS/"
 """In a case's values: the folder of models."""
 
 
 def config_of(path: Path, engine_args: dict[str, Any], batched: int = BATCHED) -> Config:
-    """One tenant on a host, as a configuration file would say."""
+    """Configuration of one tenant on a host device, as a file would have it."""
     tenant = {
         "name": "t",
         "model": str(path),
@@ -60,7 +60,7 @@ def config_of(path: Path, engine_args: dict[str, Any], batched: int = BATCHED) -
 
 
 def fit_of(path: Path) -> Fit:
-    """Of a tiny model; only blocks matter to an engine that nobody grants anything."""
+    """Sizes of a tiny model. An engine without a controller uses only the number of blocks."""
     shape = json.loads((path / "config.json").read_text())
     heads = shape.get("num_key_value_heads", shape["num_attention_heads"])
     head = shape.get("head_dim") or shape["hidden_size"] // shape["num_attention_heads"]
@@ -72,7 +72,7 @@ def fit_of(path: Path) -> Fit:
 def line_of(
     path: Path, engine_args: dict[str, Any], mode: str, batched: int = BATCHED
 ) -> list[str]:
-    """The words of vLLM's server, ours or plain vLLM's with the same limits."""
+    """Command line of vLLM's server: that of our launcher, or plain vLLM's with the same limits."""
     config = config_of(path, engine_args, batched)
     fit = fit_of(path)
     if mode == "mirage":
@@ -94,9 +94,10 @@ def line_of(
 
 
 def configured(words: list[str], mode: str, judged: bool = False) -> tuple[Any, bool]:
-    """vLLM's configuration, and whether it logs nothing.
+    """vLLM's configuration for a command line, and True if it logs no statistics.
 
-    Raises `ArgumentRefused` for what vLLM, and if `judged` what `mirage check`, would refuse.
+    Raises `ArgumentRefused` for what vLLM would refuse, and with `judged` for what `mirage check`
+    would.
     """
     from vllm.engine.arg_utils import AsyncEngineArgs
 
@@ -115,7 +116,9 @@ def configured(words: list[str], mode: str, judged: bool = False) -> tuple[Any, 
 
 
 def requests(case: dict[str, Any], engine: Any, seed: int, count: int) -> None:
-    """Greedy ones of growing length; if asked for, one that is drawn, or bound to a grammar."""
+    """Add greedy requests of growing length to `engine`; the case may ask for one sampled request
+    and one bound to a grammar.
+    """
     from vllm import SamplingParams
     from vllm.sampling_params import StructuredOutputsParams
 
@@ -137,7 +140,9 @@ def requests(case: dict[str, Any], engine: Any, seed: int, count: int) -> None:
 def generated(
     case: dict[str, Any], engine: Any, before_step: Callable[[int], None], rounds: int
 ) -> list[Any]:
-    """What the rounds said, in order; the last repeats the first, with prefixes in the cache."""
+    """Answers of each round of requests, in order. The third round repeats the first, with prefixes
+    in the cache.
+    """
     import torch
 
     said = []
@@ -162,7 +167,7 @@ def _plain(output: Any) -> list[Any]:
 
 
 def outcome(case: dict[str, Any], models: Path, mode: str) -> tuple[str, Any]:
-    """What becomes of one case, and what is said of it."""
+    """Kind of outcome of one case, and its message or texts."""
     from vllm.v1.engine.llm_engine import LLMEngine
 
     path = make_model(case.get("model", "llama"), models)
@@ -199,7 +204,7 @@ def outcome(case: dict[str, Any], models: Path, mode: str) -> tuple[str, Any]:
 
 
 def _drafts(engine: Any) -> list[int]:
-    """Tokens that were guessed, and those of them that were right."""
+    """Number of drafted tokens, and of accepted ones."""
     counts = {
         m.name: int(m.value)
         for m in engine.get_metrics()

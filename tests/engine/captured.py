@@ -25,20 +25,22 @@ TOKENS = 4
 
 
 class NoGraph:
-    """Takes the place of `torch.cuda.CUDAGraph`."""
+    """Stand-in for `torch.cuda.CUDAGraph`, which records nothing."""
 
     def capture_begin(self, **_: Any) -> None:
-        """What follows is computed at once."""
+        """Do nothing. Without a GPU the operations that follow run at once and are not recorded."""
 
     def capture_end(self) -> None:
-        """Nothing was recorded."""
+        """Do nothing, because nothing was recorded."""
 
     def replay(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 def captured(llm: Any) -> dict[str, Any]:
-    """Pieces and interruptions of one captured step, and what its replay tells the streamer."""
+    """Graphs and interruptions of one captured step, and the streamer's calls when
+    it is replayed.
+    """
     from vllm.compilation import breakable_cudagraph as breakable
     from vllm.forward_context import set_forward_context
 

@@ -1,4 +1,4 @@
-"""Run a script of this folder in a child process, as vLLM wants one engine per process."""
+"""Runs scripts of this folder in child processes, because vLLM wants one engine per process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ LIMIT_S = 500
 
 
 def spawn(script: str, *args: object) -> subprocess.CompletedProcess[str]:
-    """Run to the end; the caller judges the return code. What vLLM leaves in TMPDIR goes too."""
+    """Run a script to its end in a child that has imported vLLM. The caller judges the exit code.
+    Files that vLLM leaves in TMPDIR are removed.
+    """
     words = [str(arg) for arg in args]
     with (
         tempfile.TemporaryDirectory(prefix="mirage-test-") as temporary,
@@ -40,7 +42,9 @@ def spawn(script: str, *args: object) -> subprocess.CompletedProcess[str]:
 def spawn_anew(
     script: str, *args: object, environment: Mapping[str, str] = MappingProxyType({})
 ) -> subprocess.CompletedProcess[str]:
-    """`spawn` for a script whose environment has to be there before vLLM is imported."""
+    """Like `spawn`, in a new Python process: for a script whose environment must be set before vLLM
+    is imported.
+    """
     with tempfile.TemporaryDirectory(prefix="mirage-test-") as temporary:
         return subprocess.run(
             [sys.executable, str(HERE / script), *map(str, args)],
@@ -58,6 +62,6 @@ def _text(file: Path) -> str:
 
 
 def must(result: subprocess.CompletedProcess[str]) -> str:
-    """Its standard output; fails with its last words if it failed."""
+    """Standard output of a child; fails with the child's last lines if it failed."""
     assert result.returncode == 0, result.stderr[-4000:] or result.stdout[-2000:]
     return result.stdout

@@ -1,4 +1,4 @@
-"""A control server for one engine, strict about what it is told, that answers as it is told to."""
+"""A strict control server for one engine, which answers requests for memory as the test says."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from mirage.wire import Channel, encode
 
 
 class ControlServer:
-    """`answer`: grant (what is asked for, at most `most` extents), refuse or silent.
+    """`answer` is grant (what is asked for, up to `most` extents), refuse, or silent.
 
-    With `recall_to`, that many extents are called back once, when `most` are in use. With `beat_s`
-    it says that often that it lives, whatever it is doing.
+    With `recall_to` it recalls the engine once to that many extents, when `most` are in use. With
+    `beat_s` it sends a sign of life at that interval, whatever else it does.
     """
 
     def __init__(

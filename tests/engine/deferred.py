@@ -47,7 +47,9 @@ class _Stream:
 
 
 def schedule_asynchronously() -> None:
-    """Let the CPU platform keep asynchronous scheduling, and give it streams that do nothing."""
+    """Let the CPU platform keep asynchronous scheduling (two steps in flight), with CUDA streams
+    that do nothing.
+    """
     import torch
     from vllm.platforms.cpu import CpuPlatform
 
@@ -64,7 +66,7 @@ def schedule_asynchronously() -> None:
 
 
 def defer_forwards() -> None:
-    """A worker that runs each step when its output is awaited."""
+    """Install a worker that computes each step only when its output is awaited."""
     from vllm.v1.outputs import AsyncModelRunnerOutput
 
     from mirage.engine.cpu_worker import MirageCPUWorker
@@ -77,7 +79,7 @@ def defer_forwards() -> None:
             return self.run()
 
         def get_kv_connector_output(self) -> None:
-            """vLLM 0.33 asks for it, if a step fails."""
+            """vLLM 0.33 calls this if a step fails."""
 
     class DeferredWorker(MirageCPUWorker):
         def execute_model(self, scheduler_output: Any) -> Any:
@@ -101,14 +103,18 @@ def defer_forwards() -> None:
 
 
 class NoFence(Fence):
-    """As if every step that was scheduled had been processed."""
+    """Fence that counts every scheduled step as processed, so that extents are
+    unmapped too early.
+    """
 
     def passed(self, mark: int) -> bool:
         return True
 
 
 class Squeeze:
-    """Allots what is in use and a little more, at every step; grows at once when asked."""
+    """Controller that after each step allots the extents in use and `spare` more, whatever the
+    engine asks for.
+    """
 
     def __init__(self, scheduler: Any) -> None:
         self.scheduler, self.revision, self.unmapped = scheduler, 0, 0
@@ -127,7 +133,7 @@ class Squeeze:
 
 
 def requests(count: int) -> list[tuple[list[int], int, bool]]:
-    """(prompt, most tokens, whether a stop token may end it early)."""
+    """Drawn requests: (prompt, most tokens, True if a stop token may end it early)."""
     rng = random.Random(7)
     return [
         (

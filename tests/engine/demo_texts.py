@@ -1,7 +1,7 @@
-"""Child process: what real vLLM says with each demo model, batched in three ways, as JSON.
+"""Child process: real vLLM's texts with each demo model, batched in three ways, as JSON.
 
-Usage: demo_texts.py FOLDER TOKENS. Prints {family: {"prompts", "batch", "chunked", "alone"}},
-lists of token lists; "alone" is every second prompt by itself.
+Usage: demo_texts.py FOLDER TOKENS. Prints {family: {"prompts", "batch", "chunked", "alone"}}, lists
+of token lists; "alone" has every second prompt, computed by itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Child process: log-probabilities that a family gives to tokens of prompts, as JSON.
 
-python distance.py MODELS OUT FAMILY...   Of each family `plain`, with our kernels, and `packed`, as
-vLLM comes on this processor.
+python distance.py MODELS OUT FAMILY...   `plain` is with the kernels of our engines, and `packed`
+as vLLM comes on this processor.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from tiny import make_llm, make_model, prompts
 
 
 def said(path: Path, *, packed: bool) -> tuple[list[float], int]:
-    """Log-probabilities of tokens of prompts but the first, and the number of packed matrices."""
+    """Log-probabilities of the prompts' tokens (without each first one), and the number of packed
+    matrices.
+    """
     from vllm import SamplingParams
 
     llm = make_llm(path, packed=packed, enable_prefix_caching=False)

@@ -1,10 +1,10 @@
-"""Child process: drafted tokens, of greedy requests and sampled ones in the same steps.
+"""Child process: drafted tokens of greedy requests and sampled ones in the same steps.
 
 python drafting.py MODELS OUT
 
-Writes how many tokens of greedy requests there are, and how many of them are not the most
-likely one by their own logprobs; and the tokens of all answers, as vLLM gives them and as the
-engine counts them.
+Writes the number of tokens of greedy requests, and how many of them are not the most likely one by
+their own log-probabilities; and the tokens of all answers, as vLLM returns them and as the engine
+counts them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ DRAFTS = {
 
 
 def unlikely(output: Any) -> int:
-    """Tokens of a request that were not the most likely one."""
+    """Number of tokens of a request that were not the most likely ones by their own
+    log-probabilities.
+    """
     return sum(
         logprobs[token].logprob < max(each.logprob for each in logprobs.values())
         for token, logprobs in zip(output.token_ids, output.logprobs, strict=True)

@@ -1,4 +1,4 @@
-"""Values for vLLM's arguments, drawn from the types and choices that its own parser has."""
+"""Values for vLLM's arguments, drawn by the types and choices of its own parser."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ NOT_FLAGS = {"help", "model_tag"}
 
 
 def actions() -> list[argparse.Action]:
-    """All flags of the installed vLLM's server but ``--help``."""
+    """All flags of the installed vLLM's server except ``--help``."""
     from mirage.engine.arguments import server_parser
 
     return [a for a in server_parser()._actions if a.dest not in NOT_FLAGS]
 
 
 def kind_of(action: argparse.Action) -> str:
-    """switch, bool, choice, json, dataclass, list, int, float, or text."""
+    """Kind of a flag's value: switch, bool, choice, json, dataclass, list, int, float, or text."""
     if action.dest in SWITCHES:
         return "switch"
     if isinstance(action, argparse.BooleanOptionalAction):
@@ -36,14 +36,14 @@ def kind_of(action: argparse.Action) -> str:
 
 
 def _inner(reads: Any) -> Any:
-    """The type behind vLLM's wrappers of one that may be None."""
+    """Type behind vLLM's wrappers for types that may be None."""
     while getattr(reads, "__name__", "") in ("_optional_type", "_parse_type"):
         reads = reads.__closure__[0].cell_contents
     return reads
 
 
 def drawn(action: argparse.Action, rng: random.Random) -> Any:
-    """One value that the type allows, or now and then one that it does not."""
+    """Drawn value that the flag's type allows; one in ten may be any value."""
     kind = kind_of(action)
     if rng.random() < 0.1:
         return rng.choice([None, True, "nonsense", -3, 2.5, [], {}, {"a": [1]}])

@@ -2,8 +2,9 @@
 
 python expert_graphs.py MODELS OUT MODE FAMILY
 
-MODE: `plain` is vLLM as it compiles for a GPU; in `split` experts leave and come back, and are
-called between pieces; in `returned` these are split at vLLM's own operator, which returns a tensor.
+MODE: `plain` is vLLM as it compiles for a GPU. In `split` experts leave and come back, and are
+called between the pieces. In `returned` the pieces are split at vLLM's own operator instead, which
+returns a tensor.
 """
 
 from __future__ import annotations
@@ -41,14 +42,14 @@ SPLIT: dict[str, Any] = {
 
 
 def theirs(runner: Any) -> Any:
-    """vLLM's operator, which it leaves out on a host."""
+    """vLLM's operator for experts, which vLLM does not register on a host."""
     operators = torch.ops.vllm
     shared = runner.shared_experts is not None
     return operators.moe_forward_shared if shared else operators.moe_forward
 
 
 def split_at_theirs(runners: Any, compilation: Any) -> None:
-    """Replacement of `expert_call.split`."""
+    """Replacement of `expert_call.split` that splits steps at vLLM's operator."""
     for runner in runners:
         runner._forward_entry = theirs(runner)
     compilation.splitting_ops += ["vllm::moe_forward", "vllm::moe_forward_shared"]

@@ -2,9 +2,9 @@
 
 python expert_run.py MODELS OUT MODE FAMILY   MODE: one of `MODES`
 
-`unfetched` leaves out what maps and loads experts that a step routes to; `nowait` the wait for the
-loads, over a slow link. In `peers` two peers have copies of experts, want their memory back and
-lend it again; in `unrecalled` the engine goes on reading what it has given up.
+`unfetched` leaves out the mapping and loading of experts that a step routes to. `nowait` leaves out
+the wait for loads, over a slow link. In `peers` two peers have copies of experts, revoke their
+memory and lend it again. In `unrecalled` the engine goes on reading copies that it has given up.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LAYERS, EXPERTS, HIDDEN, INNER = 4, 8, 128, 64
 LINK = 20e6
 EXPERT = 3 * HIDDEN * INNER * 4
 PEER_EXPERTS = 12
-"""That one peer has room for; of cold ones there are up to 28."""
+"""Number of experts that one peer has room for; up to 28 are cold."""
 OURS: dict[str, Any] = {"base_blocks": BASE, "experts": True}
 MODES: dict[str, dict[str, Any] | None] = {
     "plain": None,
@@ -42,7 +42,7 @@ PEERED = ("peers", "unrecalled")
 
 
 def make_mixture(family: str, folder: Path) -> Path:
-    """A random float32 model whose experts are whole pages of 4 KiB, made once."""
+    """Folder of a random float32 mixture whose experts fill whole pages of 4 KiB; made once."""
     import torch
     import transformers as hf
 
@@ -85,7 +85,9 @@ def make_mixture(family: str, folder: Path) -> Path:
 
 
 class ExpertChanges(Changes):
-    """Experts away in three of four allotments, layers in the fourth; then more often none."""
+    """Random changes of memory. On average three of five allotments take experts away; the
+    others take layers, and often none.
+    """
 
     def __init__(self, scheduler: Any, seed: int) -> None:
         super().__init__(scheduler, seed)
@@ -103,7 +105,7 @@ class ExpertChanges(Changes):
         return (0, 0, experts) if experts else (layers_remapped, stream_slots, 0)
 
     def _cold_ones_fault(self) -> None:
-        """Their addresses are reserved and nothing else, as the kernel tells."""
+        """Check by /proc/self/maps that the pages of cold experts are not accessible."""
         streamer = self.scheduler.worker.memory.streamer
         if not streamer.experts:
             return
@@ -117,7 +119,7 @@ class ExpertChanges(Changes):
 
 
 class Lending(ExpertChanges):
-    """Beside that, peers lend more and less."""
+    """Changes like those of `ExpertChanges`, while peers lend more or less memory."""
 
     def __init__(self, scheduler: Any, seed: int, pool: PoolServer) -> None:
         super().__init__(scheduler, seed)
@@ -131,7 +133,9 @@ class Lending(ExpertChanges):
         self._give_time()
 
     def _give_time(self) -> None:
-        """To make copies: steps of so small a model are over before."""
+        """Wait until copies on peers can be made, because steps of so small a model are quicker
+        than that.
+        """
         replicas = self.scheduler.worker.memory.giver.replicas
         until = time.monotonic() + 0.2
         while replicas._wishes and not replicas._addresses and time.monotonic() < until:
@@ -139,7 +143,7 @@ class Lending(ExpertChanges):
 
 
 def lending(folder: Path) -> PoolServer:
-    """A pool whose peers' memory reads as zeros once it was given back."""
+    """Host pool with two peers, whose memory reads as zeros once it was given back."""
     plan = PeerPlan({"near": PEER_EXPERTS * EXPERT, "far": PEER_EXPERTS * EXPERT})
     server = PoolServer(folder / "tiers.sock", Core(1 << 20, peers=plan), {"t": Due()}, 1e9)
     server.start()
@@ -147,7 +151,7 @@ def lending(folder: Path) -> PoolServer:
 
 
 def _read_what_is_gone(scheduler: Any) -> None:
-    """Copies are given up, and read nevertheless."""
+    """Fault on purpose: copies on peers are given up but read all the same."""
     replicas = scheduler.worker.memory.giver.replicas
     addresses = replicas._addresses
 
@@ -159,7 +163,7 @@ def _read_what_is_gone(scheduler: Any) -> None:
 
 
 def access(address: int) -> str:
-    """What this process may do there."""
+    """Access rights of this process to an address, as in /proc/self/maps ("---p" is no access)."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         span, how = line.split()[:2]
         start, end = (int(part, 16) for part in span.split("-"))
@@ -169,7 +173,9 @@ def access(address: int) -> str:
 
 
 def _wait_before_memory_moves(streamer: Any) -> None:
-    """Else the copies that nobody waited for would be refused: late is what they shall be."""
+    """Part of the fault `nowait`: memory moves wait for copies, so that only steps do not.
+    Otherwise a move would fail first.
+    """
     unmap = streamer._unmap
 
     def unmapped(expert: Any) -> Any:

@@ -1,6 +1,6 @@
-"""Child process: start an engine whose layers move, whatever speaks against it.
+"""Child process: start an engine whose layers move, without the checks that would refuse it.
 
-Says why it does not start, or that it did and how many layers move.
+Prints why it does not start, or that it did and the number of layers that move.
 
 python forced.py MODELS FAMILY
 """

@@ -1,4 +1,4 @@
-"""Child process: a burst that needs more KV than the engine has at start.
+"""Child process: a burst of requests needs more KV memory than the engine has at its start.
 
 python growth.py MODELS OUT MODE   MODE: one of `MODES`; with `-async` two steps are in flight
 """
@@ -19,7 +19,9 @@ from mirage.control import growth_hold
 UNIVERSE, BASE = 256, 20
 HOLD_S, LONGEST_S = 0.2, 0.5
 UNHURRIED_S = 20.0
-"""For modes that are always answered: a busy machine may take seconds over it."""
+"""Seconds for which a growing request is held in modes that are always answered: a busy machine may
+take seconds to answer.
+"""
 ASYNCHRONOUS = "-async"
 MODES = {
     "grant": {"answer": "grant"},
@@ -55,8 +57,11 @@ if __name__ == "__main__":
         if mode == "closed":
             # Without a reserve of their own the running ones soon need what is closed.
             mirage |= {"kept": "asked", "headroom_extents": 0, "lookahead_steps": 0}
-        # Prefix hits would depend on what was evicted; here only memory may differ.
-        llm = make_llm(model, blocks=UNIVERSE, mirage=mirage, enable_prefix_caching=False)
+        # Prefix hits would depend on what was evicted; here only memory may differ. In bfloat16
+        # AMX kernels round by a batch's size, and preemptions change it.
+        llm = make_llm(
+            model, blocks=UNIVERSE, mirage=mirage, enable_prefix_caching=False, dtype="float32"
+        )
         result = run(llm, prompts(12, 60, seed=5), 120, logprobs=None)
         scheduler = scheduler_of(llm)
         scheduler.kv.blocks.check_integrity()

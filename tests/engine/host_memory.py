@@ -1,4 +1,4 @@
-"""An engine's memory in pages of this process, with vLLM's block pool and no model."""
+"""An engine's memory in pages of this process, with vLLM's block pool and without a model."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from vllm.v1.core.block_pool import BlockPool
 from mirage.control.engine.extent_book import ExtentBook
 from mirage.engine.blockpool import ElasticBlocks
 from mirage.engine.memory_worker import MemoryWorker
-from mirage.engine.settings import EngineSettings
 from mirage.protocol import ModelShape
 from mirage.streaming.expert_layout import ExpertLayout, Piece
 from mirage.streaming.experts import ExpertStreamer
 from mirage.streaming.transfer import LayerFrame, LayerStreamer
+from tests.settings import engine_settings
 from tests.tampered.memory import Poisoning
 from vmm.host import HostBuffer
 from vmm.space import ExtentMap, Range
@@ -46,19 +46,17 @@ SHAPE = ModelShape(
 
 
 def grant_of(remapped: int, extents: int, experts: int = 0) -> int:
-    """Bytes of the layers and experts that are not given away, and of extents."""
+    """Bytes of the layers and experts that stay, and of the extents."""
     away = experts * (LAYERS - 1) * EXPERTS.nbytes
     return (LAYERS - remapped) * LAYER_BYTES - away + extents * PAGE
 
 
 class HostMemory:
-    """Layers of which each holds its number plus one in every byte, and `START` extents."""
+    """Layers each of whose bytes is the layer's number plus one, and `START` mapped extents."""
 
     def __init__(self, experts: bool = False) -> None:
-        """`experts`: whether they can be given away, too."""
-        self.memory = Poisoning(
-            EngineSettings(policy="mirage", tenant="t", base_blocks=START, page=PAGE)
-        )
+        """With `experts`, experts can be given away too."""
+        self.memory = Poisoning(engine_settings(base_blocks=START, page=PAGE))
         self.memory.layer_bytes = LAYER_BYTES
         self.worker = MemoryWorker(self.memory)
         self.masters = [HostBuffer(LAYER_BYTES) for _ in range(LAYERS)]
@@ -82,7 +80,7 @@ class HostMemory:
         return LayerFrame(index, home, master.address, LAYER_BYTES, self.memory.driver.event())
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release all memory."""
         assert self.memory.streamer is not None
         self.memory.streamer.close()
         self.memory.driver.close()

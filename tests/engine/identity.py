@@ -26,9 +26,9 @@ from mirage.protocol import Allotment
 
 UNIVERSE, BASE = 256, 48
 PAGE, MEMORY = 1 << 16, 1 << 28
-"""Of the stand-in for a GPU, in bytes."""
+"""Page size of engines and memory size of the stand-in for a GPU, in bytes."""
 MOST_TOKENS = 192
-"""Of one request here."""
+"""Upper bound on the tokens of one request."""
 LINK = 40e6
 """Bytes per second of the throttled link: a layer takes several times its compute."""
 
@@ -44,17 +44,21 @@ MODES |= {f"{mode}-pieces": {**more, "pieces": True} for mode, more in MODES.ite
 
 
 def arguments_of(mode: str) -> dict[str, Any]:
-    """What `make_llm` is given for a mode."""
+    """Arguments of `make_llm` for the mode of an engine."""
     worker = UNAWAITED if mode.startswith("nowait") else POISONING
     return {"mirage": MODES[mode]} | ({"worker_cls": worker} if MODES[mode] is not None else {})
 
 
 OneRound = Callable[[int, Callable[[int], None]], Any]
-"""Seed and what is called before each step; gives what shall be equal."""
+"""Function that runs a round, given a seed and the function to call before each step. It returns
+the outputs that must be equal.
+"""
 
 
 class Changes:
-    """Posts a random allotment every third step, never under what plain vLLM would use."""
+    """Posts a random allotment every third step, with at least the memory that plain vLLM would
+    need.
+    """
 
     def __init__(self, scheduler: Any, seed: int) -> None:
         self.scheduler, self.rng = scheduler, random.Random(seed)
@@ -99,7 +103,7 @@ class Changes:
         assert memory.held_bytes(0, 0) <= grant or not scheduler.kv.reconciler.reconciled
 
     def given(self) -> tuple[int, int, int]:
-        """Memory that is to be away: layers, their slots, experts of each layer."""
+        """Drawn memory to give away: layers, stream slots, experts of each layer."""
         stream_slots = self.rng.choice((1, 2))
         return (
             self.rng.randrange(0, max(self.scheduler.shape.movable_layers - stream_slots, 1)),
@@ -109,7 +113,9 @@ class Changes:
 
 
 def compute_beside_gpu() -> None:
-    """Engines for a GPU find the stand-in, and compute in their own thread."""
+    """Let engines for a GPU use the stand-in for its driver's library, and compute in their own
+    thread.
+    """
     from mirage.engine import backend
     from tests.vmm.libcuda.engines import over_standin
 
@@ -117,14 +123,16 @@ def compute_beside_gpu() -> None:
 
 
 def gpu_calls() -> dict[str, int]:
-    """How often each function of the stand-in was called."""
+    """Number of calls of each function of the stand-in for the driver's library."""
     from tests.vmm.libcuda import StandIn
 
     return StandIn.load().calls()
 
 
 def generate(family: str, folder: Path, mode: str) -> dict[str, Any]:
-    """Three rounds, with prefixes of those before in the cache; over a slow link, the first."""
+    """Outputs of three rounds of requests (over a slow link, of one). The third round finds
+    prefixes of the first in the cache.
+    """
     llm = make_llm(make_model(family, folder), blocks=UNIVERSE, **arguments_of(mode))
     throttled = "copy_bytes_per_s" in (MODES[mode] or {})
     return observe(
@@ -139,9 +147,10 @@ def generate(family: str, folder: Path, mode: str) -> dict[str, Any]:
 def observe(
     llm: Any, mode: str, one_round: OneRound, *, seeds: Sequence[int], chance: int
 ) -> dict[str, Any]:
-    """A round per seed, memory changing at random meanwhile unless `mode` is plain vLLM's.
+    """Run a round of requests for each seed, while memory changes at random unless `mode` is plain
+    vLLM's.
 
-    What came out, and what moved. The engine is shut down.
+    Return the outputs, and figures of what moved. The engine is shut down.
     """
     scheduler = scheduler_of(llm)
     changes = Changes(scheduler, chance) if MODES[mode] is not None else None

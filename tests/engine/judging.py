@@ -1,4 +1,6 @@
-"""Run cases of `argued.py`, each at most so long, and compare plain vLLM with MIRAGE."""
+"""Runs cases of `argued.py` within a time limit each, and compares MIRAGE's outcome to plain
+vLLM's.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from tests.processor import lacks_kernel
 
 HERE = Path(__file__).parent
 DEADLINE_S = 300.0
-"""For one case, the start of the process included: some five seconds where nobody else computes."""
+"""Seconds for one case, the start of the process included; it takes some five where nobody else
+computes.
+"""
 POLL_S = 0.2
 ENDED = "its process ended"
 NO_KERNEL = "no kernel"
@@ -26,14 +30,18 @@ Case = dict[str, Any]
 
 @dataclass(frozen=True)
 class Outcome:
-    """`refused`, `text`, `died`, or `hung` where nothing was said until the deadline."""
+    """Outcome of a case: its kind (`refused`, `text`, `died`, or `hung` if nothing came until the
+    deadline) and its message.
+    """
 
     kind: str
     said: Any
 
 
 def outcomes(models: Path, cases: list[Case], mode: str) -> list[Outcome]:
-    """Of all cases, in few processes. One that dies is tried again, in a process of its own."""
+    """Outcomes of all cases, in few processes. A case whose process dies is repeated in a process
+    of its own.
+    """
     with tempfile.TemporaryDirectory(prefix="mirage-test-") as folder:
         said: list[Outcome] = []
         while len(said) < len(cases):
@@ -46,7 +54,7 @@ def outcomes(models: Path, cases: list[Case], mode: str) -> list[Outcome]:
 
 
 def _spawned(folder: Path, models: Path, cases: list[Case], mode: str, first: int) -> list[Outcome]:
-    """From case `first` on, up to one that dies or hangs."""
+    """Outcomes from case `first` on, up to the first case whose process dies or hangs."""
     listed, out = folder / "cases.json", folder / f"{mode}-{first}-{time.monotonic_ns()}.jsonl"
     listed.write_text(json.dumps(cases))
     words = [str(word) for word in (models, listed, out, mode, first)]
@@ -83,7 +91,9 @@ def _watched(child: ForkServerProcess, out: Path) -> list[Outcome]:
 
 
 def judgement(plain: Outcome, ours: Outcome) -> str:
-    """Equal, refused, no kernel for either on this processor, or what must not be."""
+    """Verdict on two outcomes: equal, refused by us, no kernel on this processor for either, or a
+    fault.
+    """
     ended = plain.kind == "died" and ours.kind in ("died", "refused")
     if ended and lacks_kernel(plain.said) and lacks_kernel(ours.said):
         return NO_KERNEL

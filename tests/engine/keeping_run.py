@@ -1,14 +1,14 @@
 """Child process: engines whose weights a keeper has, stepped as `identity.py` does.
 
-python keeping_run.py MODELS OUT MODE SOCKET FAMILY...   MODE: one of `identity.MODES`; with
--odd, what loading leaves in a model is another thing each time; with -hollow, layers have memory
-for the least with which an engine serves when it starts
+python keeping_run.py MODELS OUT MODE SOCKET FAMILY...   MODE: one of `identity.MODES`. With -odd,
+loading leaves a different value in the model each time. With -hollow, layers first have only the
+memory with which an engine can serve.
 
 A FAMILY is one of `tiny.FAMILIES`, or of the zoo.
 
-Beside what that writes of each family: whether its master was there, how many copies of its own
-the engine made, how many proofs, of which the folder of the socket has records, and the bytes that
-it held once its layers had places.
+For each family it writes what `identity.py` writes, and: whether its master was there, the number
+of copies that the engine made itself, the number of proofs (records of proofs are in the socket's
+folder), and the bytes that it held once its layers had places.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ held: list[int] = []
 
 
 class Watched(KeeperClient):
-    """Notes each master, and whether it was there."""
+    """Client of the keeper that records each master, and whether it was complete."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
@@ -46,7 +46,9 @@ class Watched(KeeperClient):
 
 
 class Counted(params.PlacedLayers):
-    """Notes each copy that goes with this process."""
+    """Layers that record the masters which the engine makes itself, and which end with this
+    process.
+    """
 
     def _own_masters(self, driver: Any, placed: Any) -> list[int]:
         copied.append(len(placed))
@@ -54,7 +56,7 @@ class Counted(params.PlacedLayers):
 
 
 class Placing(startup.StartUp):
-    """Notes the bytes of the pool once the layers are in their places."""
+    """Start of an engine that records the bytes of the page pool once the layers are placed."""
 
     def _place_layers(self, proof: Any) -> None:
         super()._place_layers(proof)
@@ -62,7 +64,7 @@ class Placing(startup.StartUp):
 
 
 class Proven(proof.Proof):
-    """Notes each proof that held."""
+    """Proof that records each time it held."""
 
     def moved(self, streamer: Any, begin: Any) -> None:
         super().moved(streamer, begin)
@@ -70,7 +72,7 @@ class Proven(proof.Proof):
 
 
 def make_odd() -> None:
-    """Loading leaves something that no other start has."""
+    """Let loading a model leave a value that differs at each start."""
     seen, times = derived.seen, count()
 
     def other(*given: Any) -> dict[str, str]:

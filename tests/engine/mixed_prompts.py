@@ -1,8 +1,8 @@
-"""Answers of an engine to embeddings of zeros, with an empty cache and after tokens of id 0.
+"""Answers of an engine to prompts of embeddings (rows of zeros), with a cold and a warm cache.
 
-Usage: mixed_prompts.py FOLDER. Prints the tokens with an empty cache, those after a prompt
-of the same ids and rows whose positions are tokens, and how many tokens were found in the cache:
-[then, and the second time].
+Usage: mixed_prompts.py FOLDER. Prints the tokens with an empty cache, and those after a prompt that
+has the same token ids and rows but counts those positions as tokens; and how many tokens were found
+in the cache: [then, and at the second time].
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Our scheduler over vLLM's own, with the memory of no device: its steps compute nothing."""
+"""Our scheduler over vLLM's own, without a device: its steps compute nothing."""
 
 from __future__ import annotations
 
@@ -19,19 +19,21 @@ from mirage.control.reporting import LayerTimes
 from mirage.engine import arguments, runtime, scheduler
 from mirage.engine.mailbox import Mailbox
 from mirage.engine.memory_worker import MeasuredSteps
-from mirage.engine.settings import EngineSettings
 from mirage.facts import KVGroups
 from mirage.protocol import Hello, ModelShape
+from tests.settings import engine_settings
 
 BLOCKS = 64
 SHAPE = ModelShape(2, 1, 1, 1, 1, 32, 64, 1, 0)
 
 
 class MemoryWorker:
-    """All that a scheduler of policy static asks of its worker, which has measured nothing."""
+    """Stand-in for our worker: the calls that a scheduler of policy static makes, without a device
+    or measurements.
+    """
 
     def __init__(self, **settings: Any) -> None:
-        self.settings = EngineSettings(
+        self.settings = engine_settings(
             policy="static", tenant="a", control="socket", base_blocks=BLOCKS, **settings
         )
         self.mailbox, self.tasks, self.planned = Mailbox(), ("generate",), False
@@ -51,7 +53,7 @@ class MemoryWorker:
 
 
 class Agent:
-    """Notes what the engine says."""
+    """Stand-in for the engine's agent, which records the engine's messages."""
 
     def __init__(self, path: str, mailbox: Mailbox) -> None:
         self.said: list[Any] = []
@@ -68,7 +70,7 @@ class Agent:
 
 
 def made(folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Any:
-    """vLLM's scheduler over the memory of no device, as an engine's core would begin with it."""
+    """A new scheduler of ours as in an engine's core, whose worker has no device memory."""
     monkeypatch.setattr(runtime, "_worker", MemoryWorker(**settings))
     monkeypatch.setattr(scheduler, "Agent", Agent)
     asked = question("a", make_model("llama", folder), skip_tokenizer_init=True)
@@ -88,7 +90,7 @@ def made(folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Any:
 
 
 def computed(core: Any, output: Any) -> dict[int, Any]:
-    """What a step comes to in which each request that is to answer says token 7."""
+    """Hand vLLM the output of a step, in which each request that has to answer gets token 7."""
     names = list(output.num_scheduled_tokens)
     index = {name: number for number, name in enumerate(names)}
     said = ModelRunnerOutput(names, index, sampled_token_ids=[[7] for _ in names])
@@ -96,5 +98,5 @@ def computed(core: Any, output: Any) -> dict[int, Any]:
 
 
 def step(core: Any) -> dict[int, Any]:
-    """One step, scheduled and computed."""
+    """Schedule one step, and answer it with token 7."""
     return computed(core, core.schedule())

@@ -1,10 +1,10 @@
-"""Scripts in processes of their own that find torch and vLLM imported already.
+"""Processes for scripts in which torch and vLLM are imported already.
 
-To import vLLM takes ten seconds of computing, more than many a script does with it. Here one
-process imports it and does nothing else; each script is run by a fork of that one (Python's
-forkserver). A fork has the imports in common with others and no state: no thread runs, no model was
-built, no random number drawn before the fork. What imports have to do with each other is for
-`test_fresh_import.py`, whose processes are new ones.
+To import vLLM takes ten seconds of computing, more than many scripts take themselves. Here one
+process imports it and does nothing else, and each script runs in a fork of that process (Python's
+forkserver). Forks share the imports and no state: no thread runs, no model was built, and no random
+number was drawn before the fork. How imports affect each other is tested in `test_fresh_import.py`,
+whose processes are new ones.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ def begin(
     err: Path,
     environment: Mapping[str, str] | None = None,
 ) -> ForkServerProcess:
-    """Run a script with arguments `words` from the project's folder; output is added to files."""
+    """Run a script with the arguments `words` as a fork, in the project's folder; its output is
+    appended to the files.
+    """
     arguments = (str(script), words, str(out), str(err), {**os.environ, **(environment or {})})
     _import_on_this_processor()
     child = _CONTEXT.Process(target=_become, args=arguments)
@@ -59,7 +61,9 @@ def begin(
 
 
 def _import_on_this_processor() -> None:
-    """The first fork may be told to be on another processor, but all are forks of one process."""
+    """Let the forkserver import vLLM as on this processor. A fork may be told to act as on another
+    one, but all are forks of one process.
+    """
     told = os.environ.pop(kinds.VARIABLE, None)
     try:
         forkserver.ensure_running()
@@ -69,7 +73,7 @@ def _import_on_this_processor() -> None:
 
 
 def _become(script: str, words: list[str], out: str, err: str, environment: dict[str, str]) -> None:
-    """In the child: what `python script words` would see, and its end."""
+    """In the forked child, do what `python script words` would do, and end as it would."""
     from vllm.model_executor.models import registry
 
     for path, number in ((out, 1), (err, 2)):

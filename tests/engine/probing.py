@@ -11,8 +11,8 @@ from typing import Any
 from tiny import ENVIRONMENT
 
 from mirage.processes.asking import asked_child
-from mirage.serve import ask
-from mirage.serve.launcher import flags
+from mirage.serve.launch import vllm_facts
+from mirage.serve.launch.launcher import flags
 from mirage.wire import Broken
 
 ROOT = Path(__file__).parents[2]
@@ -33,13 +33,13 @@ def question(name: str, model: Path, **more: Any) -> dict[str, Any]:
 
 
 def answers(questions: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """One process for all of them."""
+    """Answers of one probe process to all questions, by tenant."""
     with TemporaryDirectory() as folder:
         log = Path(folder) / "log"
         environment = os.environ | ENVIRONMENT | {"PYTHONPATH": str(ROOT)}
-        with asked_child(ask.PROBE, log, environment) as child:
+        with asked_child(vllm_facts.PROBE, log, environment) as child:
             try:
-                said = [child.ask(ask.ROLE, question) for question in questions]
+                said = [child.ask(vllm_facts.ROLE, question) for question in questions]
             except Broken:
                 raise AssertionError(log.read_text()[-3000:]) from None
     return {answer["tenant"]: answer for answer in said}

@@ -1,6 +1,6 @@
-"""Child process: keys of proofs of one model, each with one thing changed; writes them as JSON.
+"""Child process: keys under which proofs of a model are recorded, each for one changed thing.
 
-python proof_keys.py MODEL OUT
+python proof_keys.py MODEL OUT   OUT is written as JSON.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SAME = (
     "another seed",
 )
 CHANGES = (
-    *("weights", "no folder", "vllm", "torch", "our code", "code since"),
+    *("weights", "packing", "no folder", "vllm", "torch", "our code", "code since"),
     *("flags of the processor", "threads", "a variable", "another variable"),
     *("requests", "tokens of a step", "length", "type", "block", "eager"),
     *("page", "pieces", "chunk", "link"),
@@ -50,17 +50,17 @@ def main(model: str, out: str) -> None:
     import vllm
     from vllm.engine.arg_utils import AsyncEngineArgs
 
-    from mirage.engine import proof_records
+    from mirage.engine import identity, proof_records
     from mirage.engine.compiled import NotHashed
-    from mirage.engine.settings import EngineSettings
+    from tests.settings import engine_settings
 
     def key(changed: dict[str, Any] | None = None, **more: Any) -> str | None:
         given = {"dtype": "bfloat16", "enforce_eager": True, "skip_tokenizer_init": True}
         args = AsyncEngineArgs(model=model, **given | ENGINE | (changed or {}))
         config = args.create_engine_config()
         config.additional_config = NotHashed()
-        ours = {"policy": "mirage", "tenant": "t", "base_blocks": 4, "proofs": "/p"}
-        return proof_records.key_of(config, EngineSettings.model_validate(ours | more))
+        ours = {"base_blocks": 4, "proofs": "/p"}
+        return proof_records.key_of(config, engine_settings(**ours | more))
 
     def told(text: str) -> Path:
         file = Path(out).with_name("cpuinfo")
@@ -70,11 +70,13 @@ def main(model: str, out: str) -> None:
     def among(name: str, text: str) -> Any:
         return patch.dict(os.environ, {name: text})
 
+    packs = identity.packs
     stamps = [*proof_records.CODE, ("/mirage/new.py", 1, 1)]
     around: dict[str, Callable[[], Any]] = {
         "again": lambda: among("PATH", os.environ["PATH"]),
         "another place for caches": lambda: among("VLLM_RPC_BASE_PATH", "/elsewhere"),
         "another terminal": lambda: among("TERM", "other"),
+        "packing": lambda: patch.object(identity, "packs", lambda *weight: not packs(*weight)),
         "vllm": lambda: patch.object(vllm, "__version__", "0.0.1"),
         "torch": lambda: patch.object(torch, "__version__", "0.0.1"),
         "our code": lambda: patch.multiple(

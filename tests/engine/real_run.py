@@ -1,8 +1,8 @@
-"""Child process: a pretrained model says its chats, six at a time; facts as JSON.
+"""Child process: answers of a pretrained model to its chats, six at a time, as JSON.
 
 python real_run.py OUT MODE NAME DTYPE   MODE is one of `identity.MODES`
 
-Plain vLLM and ours step over the same batches, so that nothing may differ, not even a rounding.
+Plain vLLM and our engine compute the same batches, so nothing may differ, not even a rounding.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PREFACE = 4 * f"{SYSTEM} "
 
 
 def prompts(name: str, path: Path) -> list[list[int]]:
-    """Tokens of all chats' first turns."""
+    """Tokens of the first turn of each chat."""
     from transformers import AutoTokenizer
 
     tokenizer: Any = AutoTokenizer.from_pretrained(path)

@@ -1,7 +1,7 @@
-"""CUDA graphs on a host: what a capture issues is noted, and issued again by each replay.
+"""CUDA graphs on a host: the operations of a capture are recorded, and issued again by a replay.
 
-As of a device's: addresses are those of the capture, what lies behind them is what is there now.
-Python runs at the capture alone, so that a hook that waits for a layer is in no graph.
+As on a device, the addresses are those of the capture, and their content is that of the moment.
+Python code runs at the capture only, so a hook that waits for a layer is in no graph.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Capturing(TorchDispatchMode):
-    """Tells the graph that is being captured of each operator, vLLM's attention taken apart."""
+    """Mode of torch in which each operator runs and, during a capture, is recorded in the graph.
+    Instead of an operator of vLLM, such as attention, the operators inside it are recorded.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +64,9 @@ KERNELS: Counter[str] = Counter()
 
 
 def _again(func: Any, args: Any, kwargs: Any, made: Any) -> None:
-    """Copy new outputs of an operator to where they lay before. A view is there already."""
+    """Run an operator again, and copy its new outputs to the places of the old ones. A view needs
+    no copy.
+    """
     fresh = func(*args, **kwargs)
     pairs = zip(made, fresh, strict=True) if isinstance(made, (tuple, list)) else [(made, fresh)]
     for old, new in pairs:
@@ -71,12 +75,12 @@ def _again(func: Any, args: Any, kwargs: Any, made: Any) -> None:
 
 
 class CUDAGraph:
-    """`torch.cuda.CUDAGraph`, as far as vLLM uses it."""
+    """Stand-in for `torch.cuda.CUDAGraph`, with the parts that vLLM uses."""
 
     captured = replayed = 0
     """Counts of all graphs."""
     failing: int | None = None
-    """The number of a capture for which there is no memory."""
+    """Number of the capture, counted over all graphs from 1, for which there is no memory."""
 
     def __init__(self) -> None:
         self.issued: list[Callable[[], Any]] = []
@@ -98,7 +102,7 @@ class CUDAGraph:
 
 @contextmanager
 def graph(made: CUDAGraph, pool: Any = None, stream: Any = None) -> Iterator[None]:
-    """`torch.cuda.graph`."""
+    """Stand-in for the context `torch.cuda.graph`."""
     made.capture_begin(pool)
     try:
         yield
@@ -107,7 +111,7 @@ def graph(made: CUDAGraph, pool: Any = None, stream: Any = None) -> Iterator[Non
 
 
 def note_kernels() -> None:
-    """Kernels of Triton are launched past torch's operators."""
+    """Record launches of Triton kernels too, which are no operators of torch."""
     from triton.runtime.interpreter import GridExecutor
 
     launch = GridExecutor.__call__

@@ -2,9 +2,10 @@
 
 python second_run.py MODELS OUT MODE...
 
-`first` is plain vLLM with its first runner. The others want `second_stubs.ENVIRONMENT` from the
-beginning; each is a fork, which leaves OUT/MODE.json: what it found, or how it ended. `second` is
-the engine as on a GPU, in memory of the GPU's driver over the stand-in; the others miss something.
+`first` is plain vLLM with its first runner. The other modes need `second_stubs.ENVIRONMENT` from
+the beginning. Each runs in a fork, which leaves OUT/MODE.json: what it found, or how it ended.
+`second` is the engine as on a GPU, with memory of the driver's stand-in; the others leave something
+out.
 """
 
 from __future__ import annotations
@@ -47,13 +48,17 @@ UNAWAITED = "tests.tampered.gpu_worker.UnawaitedWorker"
 
 
 def make(models: Path, **more: Any) -> Any:
-    """An engine of either runner. In float32, in which kernels of two makers agree."""
+    """An engine with either runner, in float32, where kernels of different origin give the same
+    tokens.
+    """
     model = make_model("llama", models, layers=LAYERS)
     return make_llm(model, blocks=UNIVERSE, dtype="float32", max_num_seqs=SEQUENCES, **more)
 
 
 def tokens(llm: Any, before_step: Callable[[int], None] = lambda step: None) -> list[list[int]]:
-    """Lengths of prompts that leave their first block in the fifth decode step or later."""
+    """Tokens of the answers to three prompts, which leave their first KV block in the fifth decode
+    step or later.
+    """
     asked = prompts(3, 18, seed=1, shared=0)
     return [said for said, _ in run(llm, asked, TOKENS, before_step)]
 
@@ -64,13 +69,13 @@ def first(models: Path) -> dict[str, Any]:
 
 
 def runner_of(llm: Any) -> str:
-    """The module of its model runner."""
+    """Name of the module of an engine's model runner."""
     worker = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker
     return type(worker.model_runner).__module__
 
 
 class Moves:
-    """Makes the changes. Notes what there is before each step."""
+    """Changes memory at fixed steps, and records before each step what the engine holds."""
 
     def __init__(self, scheduler: Any, *, sound: bool) -> None:
         self.scheduler, self.sound = scheduler, sound
@@ -108,7 +113,9 @@ class Moves:
 
 
 def second(models: Path, mode: str) -> dict[str, Any]:
-    """The engine; a mode that is not `SOUND` leaves something out."""
+    """Facts of an engine with the second runner. A mode that is not in `SOUND` leaves something
+    out.
+    """
     from mirage.engine import backend
     from tests.vmm.libcuda.engines import over_standin
 
@@ -140,7 +147,7 @@ def second(models: Path, mode: str) -> dict[str, Any]:
 
 
 def leave_out_before(mode: str) -> None:
-    """Mutation of the engine from its start on."""
+    """Put the fault of a mode into an engine before it starts."""
     from mirage.engine import gpu_worker
 
     if mode == "unbounded":  # the warm-up takes blocks that have no memory
@@ -152,7 +159,7 @@ def leave_out_before(mode: str) -> None:
 
 
 def leave_out(mode: str, memory: Any) -> None:
-    """Mutation of the engine once it has started."""
+    """Put the fault of a mode into an engine that has started."""
     from tests.vmm.libcuda import StandIn
 
     if mode == "unawaited":  # no step waits for a layer
@@ -164,7 +171,7 @@ def leave_out(mode: str, memory: Any) -> None:
 
 
 def forked(mode: str, models: Path, out: Path) -> None:
-    """Facts from a fork of this process, or its exit status."""
+    """Compute the facts of a mode in a fork; if that fails, write its exit code instead."""
 
     def find() -> None:
         (out / f"{mode}.json").write_text(json.dumps(second(models, mode)))

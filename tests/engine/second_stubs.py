@@ -1,8 +1,8 @@
-"""Stubs on a host of what vLLM's GPU worker and second model runner ask a GPU for.
+"""Stubs on a host for what vLLM's GPU worker and second model runner need of a GPU.
 
-A process of its own: `put` changes vLLM and torch for all of it, before an engine is made, and
-`TRITON_INTERPRET=1` has to be there before Triton is imported. Each stub says why. All else is
-vLLM's own, and ours.
+They need a process of their own: `put` changes vLLM and torch in all of it before an engine is
+made, and `TRITON_INTERPRET=1` must be set before Triton is imported. Each stub says why it is
+there. Everything else is vLLM's own code, and ours.
 """
 
 from __future__ import annotations
@@ -35,14 +35,16 @@ def put() -> None:
 
 
 def _triton() -> None:
-    """vLLM for CPUs has Triton only with a backend of that name. The interpreter needs none."""
+    """Pretend a backend named "cpu", without which vLLM for CPUs has no Triton. Triton's
+    interpreter needs none.
+    """
     from triton.backends import backends
 
     backends["cpu"] = SimpleNamespace(driver=SimpleNamespace(is_active=lambda: True))
 
 
 def _platform() -> None:
-    """The CPU platform takes CPU_ATTN, and neither graphs nor two steps in flight."""
+    """Let the CPU platform use vLLM's Triton attention, graphs, and two steps in flight."""
     from vllm.platforms.cpu import CpuPlatform
     from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
@@ -64,7 +66,7 @@ def _platform() -> None:
 
 
 class Stream:
-    """Work is done when it is issued: nothing is behind on any stream."""
+    """Stand-in for a CUDA stream: all work is done when it is issued."""
 
     def __init__(self, device: Any = None) -> None:
         self.device = device
@@ -74,7 +76,7 @@ class Stream:
 
 
 class Event:
-    """Event that has passed as soon as it is recorded."""
+    """Stand-in for a CUDA event, which has passed as soon as it is recorded."""
 
     def __init__(self, *, blocking: bool = False) -> None:
         pass
@@ -87,7 +89,7 @@ class Event:
 
 
 def _torch() -> None:
-    """Streams and events for the copies of a step's output, and which GPU it would be."""
+    """Stubs of torch for streams and events, for the kind of GPU, and for its free memory."""
     import torch
 
     steps = Stream()
@@ -101,8 +103,9 @@ def _torch() -> None:
 
 
 def _graphs() -> None:
-    """Captured and replayed by `second_graphs`. A reference keeps its tensor: there is no pool,
-    in which torch's allocator could believe a capture to be under way."""
+    """Let `second_graphs` capture and replay. References to tensors keep them alive, because there
+    is no memory pool of graphs here.
+    """
     import torch
     from vllm.compilation import breakable_cudagraph
     from vllm.utils import torch_utils
@@ -115,7 +118,9 @@ def _graphs() -> None:
 
 
 def _attention() -> None:
-    """One program for each request, not 16 beside each other, which here run after each other."""
+    """Let one program of a kernel compute each request, not 16 in parallel, because programs run
+    one after the other here.
+    """
     from vllm.v1.attention.backends.triton_attn import TritonAttentionMetadataBuilder as Builder
 
     init = Builder.__init__
@@ -128,8 +133,9 @@ def _attention() -> None:
 
 
 def _sampling() -> None:
-    """The warm-up samples in all ways. Triton's interpreter cannot run the kernels of grammars,
-    which mask by integers, and of top-k and top-p; requests here are greedy."""
+    """Let the warm-up sample greedily only. Triton's interpreter cannot run the kernels for
+    grammars, top-k and top-p; requests here are greedy.
+    """
     from vllm import SamplingParams
     from vllm.v1.worker.gpu.structured_outputs import StructuredOutputsWorker
 
@@ -138,13 +144,13 @@ def _sampling() -> None:
     def masked(
         self: Any, logits: Any, input_batch: Any, grammar_req_ids: Any, grammar_bitmask: Any
     ) -> None:
-        """No request has a grammar."""
+        """Return the logits unchanged, because no request has a grammar."""
 
     StructuredOutputsWorker.apply_grammar_bitmask = masked
 
 
 def _buffers() -> None:
-    """Pinned host memory that the device sees: here it is the same memory. vLLM's own for CPUs."""
+    """Replace pinned host memory that the device sees by ordinary memory, as vLLM does for CPUs."""
     from vllm.v1.worker.cpu.buffer_utils import UvaBuffer
     from vllm.v1.worker.gpu import buffer_utils
 
@@ -152,9 +158,10 @@ def _buffers() -> None:
 
 
 def _worker() -> None:
-    """`init_device` wants ``cuda:0``, here with all that comes after that.
+    """Replace the worker's `init_device`, which wants ``cuda:0``, by one for the CPU.
 
-    `kernel_warmup` tunes libraries for GPUs, model by model, and imports torchvision for it.
+    `kernel_warmup` is left out: it tunes GPU libraries model by model, and imports torchvision for
+    that.
     """
     import torch
     from vllm.v1.worker import gpu_worker

@@ -1,8 +1,9 @@
-"""How much of each call's prompt vLLM had in its prefix cache, as JSON.
+"""Prints how much of each call's prompt vLLM found in its prefix cache, as JSON.
 
-Usage: shared_prefixes.py FOLDER {TRACE LENGTH_SCALE}…. The calls of each trace, one after another,
-by the demo's tokenizer; prints for each trace [[tokens of the prompt, of them from the cache,
-the call's session, blocks that the engine reports as taken again, as cached and idle], …].
+Usage: shared_prefixes.py FOLDER {TRACE LENGTH_SCALE}…. The calls of each trace are sent one after
+the other, with the demo's tokenizer. Printed for each trace is [[tokens of the prompt, of them from
+the cache, the call's session, blocks that the engine reports as taken again, as cached and idle],
+…].
 """
 
 from __future__ import annotations

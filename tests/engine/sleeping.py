@@ -2,7 +2,7 @@
 
 python sleeping.py MODELS SCENE   SCENE: one of `SCENES`
 
-Every text is compared with what the model says when nothing sleeps.
+Every text is compared with what the model says when the engine does not sleep.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ Says = Callable[[list[int]], list[int]]
 
 
 class Sleeper:
-    """An engine that is stepped by hand, and its control server."""
+    """An engine that the test steps itself, and its control server."""
 
     def __init__(self, llm: Any, says: Says | None = None) -> None:
         self.llm, self.scheduler = llm, tiny.scheduler_of(llm)
         self.shape, self.revision, self.named = self.scheduler.shape, 0, 0
         self.prompts: dict[str, list[int]] = {}
-        """Of requests that are under way."""
+        """Prompts of unfinished requests, by request name."""
         self.answers: list[tuple[list[int], list[int]]] = []
         self.says = says
 
@@ -70,7 +70,7 @@ class Sleeper:
             self.step()
 
     def finish(self) -> int:
-        """All that was asked is answered, and right; how many answers that is."""
+        """Run until all requests are answered, check the answers, and return their number."""
         self.until(lambda: not self.prompts)
         answers, self.answers = self.answers, []
         if self.says is not None:
@@ -105,7 +105,9 @@ class Sleeper:
         )
 
     def wholly_awake(self) -> None:
-        """Layers are there with the wake, and KV memory for a request; the rest comes with time."""
+        """Wait until all memory is back. A wake brings layers and KV memory for one request; the
+        rest comes later.
+        """
         report = self.report()
         assert report.kv_extents >= self.shape.min_extents and not report.asleep, report
         until = time.monotonic() + 60
@@ -114,7 +116,7 @@ class Sleeper:
             self.scheduler.mailbox.post(Alive())
 
     def fills_alone(self) -> None:
-        """Without requests passes follow one another until all is there."""
+        """Check that an engine without requests makes rounds by itself until all memory is back."""
         while self.scheduler.fills_alone():
             self.scheduler.mailbox.post(Alive())
         assert self.report().kv_extents == EXTENTS, self.report()
@@ -143,7 +145,9 @@ class Sleeper:
         )
 
     def fall_asleep(self) -> None:
-        """It holds what is left to it, and no step runs."""
+        """Put the engine to sleep, and check that it holds only the memory of a sleeping engine and
+        runs no step.
+        """
         self.sleep()
         self.until(lambda: self.report().asleep)
         self.sleeps()
@@ -183,7 +187,9 @@ def drawn(count: int, length: int, seed: int) -> list[list[int]]:
 
 
 def in_the_middle(engine: Sleeper, *wakes: dict[str, int]) -> dict[str, Any]:
-    """Several requests run when it falls asleep, and a step is about to be executed."""
+    """Scene: sleep while several requests run and a step is about to be executed, then wake with
+    each of `wakes`.
+    """
     executor = engine.llm.llm_engine.engine_core.engine_core.model_executor
     execute, during = executor.execute_model, list[bool]()
 
@@ -214,7 +220,7 @@ def in_the_middle(engine: Sleeper, *wakes: dict[str, int]) -> dict[str, Any]:
 
 
 def under_load(engine: Sleeper, seed: int) -> dict[str, Any]:
-    """`TIMES` sleeps and wakes at random, while requests come and go."""
+    """Scene: sleep and wake `TIMES` times at random, while requests come and go."""
     rng, shape = random.Random(seed), engine.shape
     answered = slept = 0
     for number in range(TIMES):
@@ -243,7 +249,7 @@ def under_load(engine: Sleeper, seed: int) -> dict[str, Any]:
 
 
 def aborted(engine: Sleeper) -> dict[str, Any]:
-    """A client gives up while the engine is asleep."""
+    """Scene: abort a request while the engine is asleep."""
     names = engine.ask(drawn(3, 60, seed=5))
     engine.step(8)
     engine.fall_asleep()
@@ -257,7 +263,7 @@ def aborted(engine: Sleeper) -> dict[str, Any]:
 
 
 def idle(engine: Sleeper) -> None:
-    """Messages are all that it takes without requests, both ways."""
+    """Scene: sleep and wake without requests, by messages alone."""
     for layers_remapped in (0, 1 if engine.shape.movable_layers else 0):
         engine.sleep()
         engine.sleeps()
@@ -272,7 +278,9 @@ def idle(engine: Sleeper) -> None:
 
 
 def refused(engine: Sleeper) -> None:
-    """The device refuses a wake its memory, as often as one pass asks, and nobody makes steps."""
+    """Scene: the device refuses memory twice when the engine wakes without requests. No step would
+    ask again; signs of life make it do so.
+    """
     memory = engine.scheduler.worker.memory
     map_extents, refusals = memory.map_extents, [OutOfMemory("held by others")] * 2
 
@@ -296,7 +304,7 @@ def refused(engine: Sleeper) -> None:
 
 
 def in_turns(engine: Sleeper) -> dict[str, Any]:
-    """Turns that come and go in any order while it is asleep."""
+    """Scene: give and take turns in several orders around sleeps."""
     engine.turn(True)
     engine.ask(drawn(REQUESTS, 60, seed=7))
     engine.step(10)
@@ -320,7 +328,9 @@ def in_turns(engine: Sleeper) -> dict[str, Any]:
 
 
 def found_again(engine: Sleeper) -> dict[str, Any]:
-    """The second turn of a conversation, with a sleep before it, and one in its middle."""
+    """Scene: a conversation's second turn finds its prefix in the tier after a sleep, and sleeps
+    while it runs.
+    """
     tiers = present.tiers()
     assert tiers is not None and engine.says is not None
     (first,) = drawn(1, 200, seed=9)
@@ -348,7 +358,7 @@ def found_again(engine: Sleeper) -> dict[str, Any]:
 
 
 def above_a_pool(models: Path) -> dict[str, Any]:
-    """Temporal sharing, with a pool below."""
+    """Facts of an engine above a host pool, under temporal sharing."""
     path = make_models(models / "demo", which=("llama",), layers=4)["llama"]
     llm = tiny.make_llm(
         path,
@@ -372,7 +382,9 @@ def above_a_pool(models: Path) -> dict[str, Any]:
 
 
 def mixture(models: Path) -> dict[str, Any]:
-    """Spatial sharing; experts move as well. Its texts are those of the same engine, awake."""
+    """Facts of a mixture whose experts move, under spatial sharing. Its texts are compared with
+    those of the same engine before it sleeps.
+    """
     llm = tiny.make_llm(
         expert_run.make_mixture("mixtral", models),
         mirage={"base_blocks": EXTENTS, "experts": True},
@@ -400,7 +412,7 @@ def mixture(models: Path) -> dict[str, Any]:
 
 
 def layers_that_stay(models: Path) -> dict[str, Any]:
-    """Policy pooled: only KV memory leaves."""
+    """Facts of an engine under policy pooled, which gives up only KV memory."""
     path = make_models(models / "demo", which=("llama",), layers=4)["llama"]
     llm = tiny.make_llm(path, mirage={"base_blocks": EXTENTS, "policy": "pooled"}, dtype="float32")
     circuit = circuit_of(path)
@@ -413,7 +425,9 @@ def layers_that_stay(models: Path) -> dict[str, Any]:
 
 
 def two_in_flight(models: Path) -> dict[str, Any]:
-    """Two steps in flight, as on a GPU; each is computed when its output is awaited."""
+    """Facts of an engine with two steps in flight, as on a GPU; each is computed when its output is
+    awaited.
+    """
     import deferred
 
     deferred.schedule_asynchronously()
@@ -439,7 +453,7 @@ def two_in_flight(models: Path) -> dict[str, Any]:
 
 
 def beside_gpu(models: Path) -> dict[str, Any]:
-    """Engine with the memory of a GPU's driver, over the stand-in, and pieces that stream."""
+    """Facts of an engine with memory of the driver's stand-in, whose pieces stream."""
     from identity import PAGE, compute_beside_gpu
 
     compute_beside_gpu()

@@ -1,6 +1,7 @@
 """Texts of seeded requests: ``split_prompts.py FOLDER OUT TOKENS_PER_STEP [plain]``.
 
-Long prompts and short ones, with a seed of their own, without one, and greedy, share the steps.
+Long and short prompts share the steps: requests with a seed of their own, without one, and greedy
+ones.
 """
 
 from __future__ import annotations

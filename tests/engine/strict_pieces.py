@@ -1,8 +1,8 @@
-"""vLLM's pieces of compiled steps, held to what CUDA graphs would ask of them.
+"""vLLM's pieces of compiled steps, made as strict as CUDA graphs.
 
-A graph reads and writes the addresses of its capture, whatever it is given later. Here each piece
-keeps what it gave at its first call with inputs of a size, gives that again with new numbers in it,
-and counts inputs that lie elsewhere than then.
+A CUDA graph reads and writes the addresses of its capture, whatever it is given later. Here each
+piece keeps its outputs of the first call with inputs of a size, fills these again in later calls,
+and counts inputs that lie at other addresses than at first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from vllm.config import CompilationConfig, CompilationMode
 
 
 class Call(NamedTuple):
-    """Call of an operator, in one piece."""
+    """Call of an operator, which has a piece of its own."""
 
     alone: bool
     """True if the piece has nothing else."""
@@ -30,7 +30,9 @@ class Call(NamedTuple):
 
 
 class Graph:
-    """Stand-in for a piece's CUDA graph; `capturing` once steps are those of requests."""
+    """Stand-in for the CUDA graph of a piece; `capturing` is True once steps are
+    those of requests.
+    """
 
     capturing: ClassVar[bool] = False
     replays: ClassVar[int] = 0
@@ -69,7 +71,9 @@ def _written(kept: Any, outputs: Any) -> Any:
 
 @contextmanager
 def strict(operator: str) -> Iterator[list[Call]]:
-    """vLLM compiles as for a GPU, in pieces, and these are wrapped; yields calls of `operator`."""
+    """Context in which vLLM compiles in pieces as for a GPU, each wrapped in a `Graph`; gives the
+    calls of `operator`.
+    """
     calls: list[Call] = []
     split, configured = backends.split_graph, CompilationConfig.set_splitting_ops_for_v1
 
@@ -112,7 +116,7 @@ def _calls(graph: Any, operator: str) -> Iterator[Call]:
 
 
 def _maker(graph: Any, value: Any) -> tuple[Any, str]:
-    """The piece that gives `value`, and the function in it."""
+    """Piece that computes a value, and the name of the function that does so in it."""
     index = 0
     while value.op == "call_function":  # getitem
         value, index = value.args

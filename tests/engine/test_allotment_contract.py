@@ -1,10 +1,9 @@
-"""The way to an allotment is one contract: real memory and the simulator's model both keep it.
+"""One contract for reaching an allotment: real memory and the simulator's model both keep it.
 
-Extents of one block each, no step in flight, and no bound on what a pass moves: then both count the
-same. They differ in one thing on purpose. A real extent that retires waits for the very requests
-that sit on it, while blocks of others are handed out. The simulator counts blocks as if they lay
-together, so that it gives back, and hands out, by their number alone. With `recall` both choose
-anew what goes.
+Extents have one block each, no step is in flight, and rounds are not bounded, so both count alike.
+One difference is intended. A retiring real extent waits for the very requests that have blocks in
+it, while blocks of other extents are given out. The simulator only counts blocks, as if those in
+use were contiguous. With `recall` both choose anew which extents go.
 """
 
 from __future__ import annotations
@@ -50,7 +49,9 @@ State = tuple[int, int, int, int]
 
 
 class Way(Protocol):
-    """An engine's memory, its way to an allotment, and requests that take blocks."""
+    """Interface of both sides: an engine's memory, its steps to an allotment, and requests that
+    take blocks.
+    """
 
     def aim(self, allotment: Allotment) -> bool: ...
     def settle(self) -> bool: ...
@@ -68,7 +69,7 @@ class Way(Protocol):
 
 
 class Real:
-    """`mirage.control.engine.reconcile` over pages of this process."""
+    """The real side: `mirage.control.engine.reconcile` over pages of this process."""
 
     def __init__(self) -> None:
         self.host = HostMemory(experts=True)
@@ -114,7 +115,9 @@ class Real:
         return [len(blocks) for blocks in self.taken]
 
     def route(self, layer: int, experts: set[int]) -> None:
-        """A step computes with these: they are there, and hold what they should."""
+        """Compute a layer that routes to `experts`, and check that these are mapped and have their
+        content.
+        """
         streamer = self.host.memory.giver
         assert streamer is not None
         streamer.before(layer)
@@ -126,7 +129,7 @@ class Real:
         streamer.after(layer)
 
     def check(self) -> None:
-        """Nothing that is in use was given."""
+        """Check the books, and that no extent in which requests have blocks was given back."""
         self.host.memory.check_integrity()
         self.host.memory.self_check()
         self.host.blocks.check_integrity()
@@ -138,7 +141,7 @@ class Real:
 
 
 class Simulated:
-    """`mirage.simulate.holding`, and a count of the blocks in use."""
+    """The simulated side: `mirage.simulate.holding`, with a count of the blocks in use."""
 
     def __init__(self) -> None:
         self.holding = SimulatedMemory(
@@ -183,7 +186,7 @@ class Simulated:
     def route(self, layer: int, experts: set[int]) -> None: ...
 
     def check(self) -> None:
-        """Nothing that is in use was given."""
+        """Check that the extents hold the blocks that requests use and the null block."""
         used = sum(self.taken)
         assert self.holding.extents >= (used + 1 if used else 1)
 
@@ -211,7 +214,7 @@ def allotment(
 
 
 class Contract(RuleBasedStateMachine):
-    """Allotments, passes and requests in any order."""
+    """Allotments, rounds and requests in any order, on either side."""
 
     kind: type[Real | Simulated]
 
@@ -223,7 +226,9 @@ class Contract(RuleBasedStateMachine):
 
     @rule(to=allotted, recall=st.booleans())
     def newer(self, to: tuple[int, int, int, int], recall: bool) -> None:
-        """Is adopted at once; what is to go may not be taken any more."""
+        """Send a newer allotment. It is adopted at once: layers or experts that are to go are
+        given, and what it takes is not taken any more.
+        """
         revision = self.sent.revision + 1 if self.sent else 1
         self.sent = allotment(revision, *to, recall=recall)
         self.ceiling = max(self.way.held_bytes(), self.sent.grant_bytes)
@@ -273,7 +278,9 @@ class Contract(RuleBasedStateMachine):
     @precondition(lambda self: self.way.exceeded())
     @rule()
     def preempt(self) -> None:
-        """Once those are gone that exceed a recall, no more is held than was called back to."""
+        """After a recall, preempt requests until it is obeyed; then no more extents are held than
+        it allows.
+        """
         assert self.sent is not None and self.sent.recall
         assert sum(self.way.requests()) + 1 > self.sent.kv_extents
         while self.way.exceeded():
@@ -302,7 +309,9 @@ class Contract(RuleBasedStateMachine):
         assert self.way.exceeded() == (used > 0 and exceeds)
 
     def teardown(self) -> None:
-        """With nothing in use it comes to hold exactly its allotment, and stays."""
+        """At the end no request runs: the engine comes to hold exactly its
+        allotment, and keeps it.
+        """
         while self.way.requests():
             self.way.finish(0)
         for _ in range(3):
@@ -329,8 +338,10 @@ def test_any_order_of_events(kind: str) -> None:
 
 
 @each_way
-def test_one_pass_gives_before_it_takes(kind: str) -> None:
-    """Within one grant: layers for extents, and back, in one pass each."""
+def test_one_round_gives_before_it_takes(kind: str) -> None:
+    """One round turns layers into extents within the same grant, and another round turns the
+    extents back into layers.
+    """
     way = WAYS[kind]()
     pages = LAYER_BYTES // PAGE
     assert way.aim(allotment(1, 2, 2, START + 2 * pages))
@@ -342,7 +353,7 @@ def test_one_pass_gives_before_it_takes(kind: str) -> None:
 
 
 @each_way
-def test_all_layers_go_and_come_back_in_one_pass_each(kind: str) -> None:
+def test_all_layers_go_and_come_back_in_one_round_each(kind: str) -> None:
     way = WAYS[kind]()
     for revision, awake in ((1, (2, 1, START + 6, 0)), (3, (0, 0, START, 0)), (5, (0, 0, 9, 2))):
         assert way.aim(Allotment(revision, LAYERS, 0, 1, asleep_bytes(SHAPE), asleep=True)), "newer"
@@ -357,7 +368,9 @@ def test_all_layers_go_and_come_back_in_one_pass_each(kind: str) -> None:
 
 @each_way
 def test_layers_and_experts_turn_into_each_other(kind: str) -> None:
-    """In one pass, with what both cost; no more than what is affordable of what does not fit."""
+    """An allotment takes layers instead of experts, and a later one the reverse. One round does
+    each change and counts the memory of both.
+    """
     way = WAYS[kind]()
     assert way.aim(allotment(1, 0, 0, START + 10, 2))
     assert way.state() == (0, 0, START + 10, 2)

@@ -1,4 +1,4 @@
-"""The table against the installed vLLM: its parser, its configuration, and a few engines."""
+"""Our table of arguments against the installed vLLM: parser, configuration, and a few engines."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from mirage.arguments.rules import Verdict
 from mirage.arguments.table import NEWER, TABLE
 from mirage.arguments.variables import ENVIRONMENT
 from mirage.engine.arguments import MOST_DRAFTED, parse, server_parser, verify
-from mirage.serve.adapters import RANKS
-from mirage.serve.launcher import flags
+from mirage.serve.adapting.adapters import RANKS
+from mirage.serve.launch.launcher import flags
 from mirage.tools.demo.tokenizer import save_tokenizer
 from tests.examples import examples
 from tests.vllm_names import version
@@ -95,7 +95,7 @@ OF_SOME_VERSIONS = {
         *("VLLM_ROCM_MUSE_MOE_REDUCE_DTYPE", "VLLM_STEP5_SHARD_SP_SHARED_EXPERT"),
     },
 }
-"""Variables that the other version does not have."""
+"""Variables that one version of vLLM has and the other has not."""
 
 
 def test_the_table_has_exactly_vllms_variables() -> None:
@@ -243,7 +243,9 @@ def test_drawn_arguments_are_refused_in_one_line_or_read(seed: int) -> None:
 
 
 def effective(model: Path, **engine_args: Any) -> Any:
-    """vLLM's configuration of our command line with these, the table not asked."""
+    """vLLM's configuration for our command line with these arguments, without the checks of our
+    table.
+    """
     words = line_of(model, {}, "mirage") + flags(engine_args, joined=True)
     return configured(words, "plain")[0]
 

@@ -1,4 +1,4 @@
-"""vLLM's block pool over elastic blocks: none without memory is ever handed out."""
+"""vLLM's block pool over elastic blocks: a block without memory is never handed out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXTENTS, START = 12, 6
 
 
 class PoolMachine(RuleBasedStateMachine):
-    """Requests come and go while extents are mapped, retired, called back and dropped."""
+    """Random requests, while extents are mapped, retired, called back and unmapped."""
 
     extent_blocks = 1
 
@@ -79,7 +79,9 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(first=st.integers(0, EXTENTS * 4), count=st.integers(1, 4))
     def read_by_a_copy(self, first: int, count: int) -> None:
-        """Blocks of requests, and free ones of which something is cached."""
+        """Mark blocks as being read by a copy: blocks of requests, and free blocks with cached
+        content.
+        """
         blocks = [b for b in self.pool.blocks[1:][first : first + count] if self.may_be_read(b)]
         self.blocks.pin(blocks)
         self.read.append(blocks)
@@ -124,7 +126,9 @@ TestWideExtents.settings = LIMITS
 
 @pytest.mark.parametrize("read", [False, True])
 def test_what_is_forgotten_is_found_by_nobody_also_while_a_copy_reads_it(read: bool) -> None:
-    """A block that a request was given while its old content is still being copied."""
+    """Two blocks are forgotten, perhaps while a copy reads them. The one of a single request is not
+    found in the cache any more; the shared one still is.
+    """
     pool = BlockPool(EXTENTS, enable_caching=True, hash_block_size=16)
     blocks = ElasticBlocks(pool, ExtentBook(EXTENTS, 1, START))
     mine, shared = pool.get_new_blocks(2)
@@ -143,7 +147,7 @@ def test_what_is_forgotten_is_found_by_nobody_also_while_a_copy_reads_it(read: b
 
 
 class Below(NothingBelow):
-    """Has copies of some blocks, by number, and is told what is evicted."""
+    """Stand-in for a tier that has copies of some blocks, by number; it records evicted ones."""
 
     def __init__(self, *copies: int) -> None:
         self.copies, self.lost = copies, list[tuple[int, Any]]()
@@ -156,7 +160,7 @@ class Below(NothingBelow):
 
 
 def cached(pool: BlockPool, number: int) -> Any:
-    """Block `number`, which holds something that can be found from now on."""
+    """Put block `number` into the cache under a name, which is returned."""
     name = make_block_hash_with_group_id(bytes([number]), 0)
     block = pool.blocks[number]
     block.set_block_hash(name, 16)

@@ -1,4 +1,4 @@
-"""Sizes of KV blocks that attention backends read, those of GPUs and several at once among them."""
+"""Sizes of KV blocks that attention backends can read, also those of GPUs and several at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Block tables of vLLM's runners; the second one's kernel is done in Python."""
+"""Block tables of vLLM's model runners; the kernel of the second one is done in Python."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REQUESTS, BLOCKS = 3, 6
 
 
 class Kernel:
-    """What `_gather_block_tables_kernel` does, over tensors instead of their addresses."""
+    """Replacement of `_gather_block_tables_kernel` that works on tensors instead of addresses."""
 
     def __init__(self, tables: Any) -> None:
         self.tables = tables
@@ -48,7 +48,7 @@ class Kernel:
 
 @pytest.fixture
 def tables(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """vLLM's, one group, without a GPU's buffers."""
+    """vLLM's block tables with one group, in ordinary memory."""
     made = block_table.BlockTables.__new__(block_table.BlockTables)
     made.num_kv_cache_groups = 1
     ids = torch.arange(1, 1 + REQUESTS * BLOCKS, dtype=torch.int32).view(REQUESTS, BLOCKS)
@@ -111,7 +111,9 @@ def test_the_first_runner_clears_its_rows_itself() -> None:
 
 
 def test_names_of_blocks_that_were_left_become_the_null_block(tables: Any) -> None:
-    """Block 9 lies behind a window of request 1, and has no memory any more."""
+    """Blocks 2 and 9 were left behind and have lost their memory. In the tables of requests that
+    still have their numbers they become the null block 0.
+    """
     config = SimpleNamespace(num_blocks=32)
     forget(SimpleNamespace(block_tables=tables, kv_cache_config=config), [0], {9, 2, 31})
     zero_tails(SimpleNamespace(block_tables=tables))

@@ -1,4 +1,4 @@
-"""Checksums of a step's outputs: of what is on a device, by sums that it makes itself."""
+"""Checksums of a step's outputs; for those on a device, of sums that the device makes."""
 
 from __future__ import annotations
 

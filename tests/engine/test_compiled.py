@@ -1,4 +1,4 @@
-"""Compiled steps beside layers that stream: what may be compiled, and what is proven of it."""
+"""Compiled steps with streamed layers: what may be compiled, and what the proof finds."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from vllm.compilation.wrapper import TorchCompileWithNoGuardsWrapper
 from mirage.engine.compiled import NotHashed, compiling, eagerly, stay_eager
 from mirage.engine.proof import NoForward, between
 from mirage.engine.startup import StartUp
+from vmm.driver import GrantExceeded
 
 pytestmark = [pytest.mark.engine, pytest.mark.one_of("graphs")]
 COUNT, WIDTH = 3, 4
 
 
 class Part(torch.nn.Module, TorchCompileWithNoGuardsWrapper):
-    """As what vLLM decorates: compiled unless `do_not_compile`."""
+    """Module decorated as vLLM does: it is compiled unless `do_not_compile`."""
 
     def __init__(self) -> None:
         torch.nn.Module.__init__(self)
@@ -38,7 +39,7 @@ class Impl:
 
 
 class Model(torch.nn.Module):
-    """Attentions are called through what vLLM has for each, modules are not."""
+    """Model that calls attention through vLLM's objects, not through its modules."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,24 +108,34 @@ def start_up(model: Model, streamer: Any) -> StartUp:
 
 
 class Streamer:
-    """Only what a proof asks of one; `spoil` stands for a slot that holds another layer."""
+    """Stand-in for a streamer, with the calls that a proof makes. If it `spoils`, a weight changes
+    as if a slot had another layer.
+    """
 
-    def __init__(self, model: Model, spoils: bool) -> None:
-        self.layers, self.layers_remapped, self.stream_slots = list(range(COUNT)), 0, 0
+    def __init__(self, model: Model, spoils: bool, given: tuple[int, int] = (0, 0)) -> None:
+        """`given`: layers given away and slots of an engine that has memory for no more."""
+        self.layers = list(range(COUNT))
+        self.layers_remapped, self.stream_slots = self._given = given
         self.bytes_streamed = 0
         self.streaming = False
         self._model, self._spoils = model, spoils
 
     def set(self, layers_remapped: int, stream_slots: int) -> None:
-        if self._spoils and (layers_remapped > 0) != (self.layers_remapped > 0):
+        if layers_remapped < self._given[0]:
+            raise GrantExceeded("no memory for more layers")
+        first = self._given[0]
+        if self._spoils and (layers_remapped > first) != (self.layers_remapped > first):
             self._model.weights[1] = -self._model.weights[1]
         self.layers_remapped, self.stream_slots = layers_remapped, stream_slots
 
 
+@pytest.mark.parametrize("given", [(0, 0), (1, 2)])
 @pytest.mark.parametrize("spoils", [False, True])
-def test_what_is_not_proven_is_not_compiled(spoils: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_not_proven_is_not_compiled(
+    spoils: bool, given: tuple[int, int], caplog: pytest.LogCaptureFixture
+) -> None:
     model = Model()
-    made = start_up(model, Streamer(model, spoils))
+    made = start_up(model, Streamer(model, spoils, given))
     runner = SimpleNamespace(
         get_model=lambda: model, model_config=SimpleNamespace(get_vocab_size=lambda: WIDTH)
     )
@@ -133,7 +144,9 @@ def test_what_is_not_proven_is_not_compiled(spoils: bool, caplog: pytest.LogCapt
     assert made.memory.compiled is not spoils
     assert compiling(model) == ([] if spoils else [model.part])
     assert ("no step is compiled: tenant 'one'" in caplog.text) is spoils
-    assert made.memory.streamer is not None and made.memory.streamer.layers_remapped == 0
+    streamer = made.memory.streamer
+    assert streamer is not None
+    assert (streamer.layers_remapped, streamer.stream_slots) == given
 
 
 @pytest.mark.slow
@@ -142,7 +155,9 @@ def test_what_is_not_proven_is_not_compiled(spoils: bool, caplog: pytest.LogCapt
 def test_compiled_or_found_out_the_texts_stay_while_memory_moves(
     family: str, tmp_path: Path
 ) -> None:
-    """Of Gemma 2, the compiler reads a weight of the next piece before the attention between."""
+    """Texts are the same at rest and while layers move. For Gemma 2 the compiler reads a weight
+    before its layer is awaited: the proof finds this, and the engine computes without compilation.
+    """
     out = tmp_path / "out.json"
     must(spawn("compiled_run.py", tmp_path / "models", out, family))
     found = json.loads(out.read_text())

@@ -1,6 +1,6 @@
-"""Demo models say what their circuits say: in vLLM, in transformers, in float32 and float64.
+"""Texts of demo models are those of their circuits: in vLLM and transformers, in float32 and 64.
 
-And they notice: a foreign layer, a foreign KV block or a forgotten one changes the text.
+The models reveal faults: a foreign layer, a foreign KV block, or a lost one changes the text.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def layers_of(model: Any) -> Any:
 
 
 def see_all(model: Any, tokens: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Logits [tokens, vocabulary] and attention outputs [tokens, layers, hidden]."""
+    """Logits [tokens, vocabulary] and outputs of attention [tokens, layers, hidden] of a model."""
     import torch
 
     seen: list[np.ndarray] = []
@@ -88,7 +88,7 @@ def see_all(model: Any, tokens: list[int]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def tallies(circuit: Circuit, outputs: np.ndarray) -> np.ndarray:
-    """[tokens, layers, chains] of polls over weights, as attention wrote them."""
+    """[tokens, layers, chains] of polls over weights, read from the outputs of attention."""
     stream = lay_out(circuit, outputs.shape[-1], np.random.default_rng(0))
     plus, minus = outputs[..., stream.tally], outputs[..., stream.tally + stream.logical]
     return (plus - minus) / 2 / TALLY
@@ -118,7 +118,7 @@ def test_rounding_stays_far_under_the_margin(models: dict[str, Path], family: st
 def continue_text(
     model: Any, prompt: list[int], edit: Callable[[Any], None] = lambda cache: None
 ) -> list[int]:
-    """Greedy text after `prompt`; `edit` may touch the KV cache before the first token."""
+    """Greedy text after `prompt`. `edit` may change the KV cache before its first token."""
     import torch
 
     cache = model(torch.tensor([prompt[:-1]]), use_cache=True).past_key_values

@@ -1,7 +1,7 @@
-"""Distance of our kernels to vLLM's as it comes: they round in another order, and no more.
+"""Distance of our kernels from vLLM's default ones: they round in another order, and no more.
 
-Identity compares with plain vLLM that has our kernels. This ties those to what a user of vLLM has
-on this processor, and to what AMX packs.
+Tests of identity compare with plain vLLM with our kernels. This one compares these with what a user
+of vLLM has on this processor, and with what is packed for AMX.
 """
 
 from __future__ import annotations

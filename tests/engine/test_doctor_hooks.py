@@ -1,4 +1,4 @@
-"""`mirage doctor` on a vLLM that lacks something which our engine uses, or has it otherwise."""
+"""`mirage doctor` on a vLLM that lacks a name which our engine uses, or has it in another form."""
 
 from __future__ import annotations
 

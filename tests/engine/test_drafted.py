@@ -1,4 +1,4 @@
-"""Greedy requests are greedy beside sampled ones, when their tokens are drafted."""
+"""Greedy requests with drafted tokens stay greedy beside sampled requests."""
 
 from __future__ import annotations
 

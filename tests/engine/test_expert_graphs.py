@@ -1,4 +1,4 @@
-"""Experts away beside graphs and compiled steps: where these are split, and what comes out."""
+"""Experts that are away, with CUDA graphs and compiled steps: splits, and outputs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ def generated(models: Path, mode: str, family: str) -> dict[str, Any]:
 @pytest.mark.drawn("family")
 @pytest.mark.parametrize("family", ["mixtral", "qwen3moe", "qwen2moe"])
 def test_compiled_steps_with_experts_away_say_what_vllms_say(models: Path, family: str) -> None:
-    """Qwen2-MoE has shared experts besides, which the operator gives as well."""
+    """Texts of compiled steps with experts away are vLLM's. Qwen2-MoE has shared experts too, whose
+    result the operator also returns.
+    """
     ours, plain = (generated(models, mode, family) for mode in ("split", "plain"))
     assert ours["rounds"] == plain["rounds"]
     assert ours["compiled"] and ours["loads"] > 100
@@ -61,7 +63,10 @@ def test_behind_vllms_own_operator_a_graph_would_read_elsewhere(models: Path) ->
 
 @pytest.mark.slow
 def test_a_capture_of_steps_as_written_ends_where_experts_are_called(tmp_path: Path) -> None:
-    """Shared experts are computed there, too, since vLLM may do so on a stream of their own."""
+    """A step that is not compiled is captured in pieces, which end before each call of experts.
+    Shared experts are outside of the capture too, because vLLM may compute them on their own
+    stream.
+    """
     must(spawn_anew("captured.py", tmp_path, out := tmp_path / "out.json", "experts"))
     found = json.loads(out.read_text())
     assert found["layers"] == LAYERS
@@ -74,7 +79,9 @@ def test_a_capture_of_steps_as_written_ends_where_experts_are_called(tmp_path: P
 
 
 def placed(order: tuple[int, int]) -> PlacedLayers:
-    """Two layers, each with an attention, a norm and experts, in pieces; those in this order."""
+    """Two layers in pieces, each with an attention, a norm and experts; `order` is that of the
+    pieces.
+    """
     layers = [[torch.nn.Parameter(torch.ones(4)) for _ in range(4)] for _ in range(2)]
     made = PlacedLayers(split=True)
     made.units = [[[one] for one in layer] for layer in layers]
@@ -116,7 +123,9 @@ def in_mode(mode: CUDAGraphMode) -> Any:
 @pytest.mark.usefixtures("capturing")
 @pytest.mark.parametrize("mode", [CUDAGraphMode.FULL, CUDAGraphMode.NONE])
 def test_while_a_whole_step_is_captured_nobody_looks(mode: CUDAGraphMode) -> None:
-    """vLLM's second model runner captures whole steps in mode NONE."""
+    """The routing is not read during a capture, which the stream's state tells. The mode does not:
+    vLLM's second model runner captures whole steps in mode NONE, as eager steps have it.
+    """
     with in_mode(mode):
         assert captured(CUDA)
     assert captured(CUDA), "without a forward context either"
@@ -125,7 +134,9 @@ def test_while_a_whole_step_is_captured_nobody_looks(mode: CUDAGraphMode) -> Non
 
 @pytest.mark.usefixtures("capturing")
 def test_a_piece_that_calls_experts_is_not_captured() -> None:
-    """Steps run eagerly then: whoever replayed it would compute with experts that are away."""
+    """A piece with a call of experts must not be captured, because a replay would compute with
+    experts that are away: an error is raised.
+    """
     with in_mode(CUDAGraphMode.PIECEWISE), pytest.raises(RuntimeError, match="inside of a capt"):
         captured(CUDA)
 
@@ -140,14 +151,14 @@ def test_between_two_captures_one_may_look(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 class Otherwise(MoERunner):
-    """Calls its experts in a way of its own."""
+    """Experts that a model calls in another way than vLLM's models do."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError
 
 
 def layer(kind: type[MoERunner] | None) -> tuple[torch.nn.Module, torch.nn.Module]:
-    """A decoder layer with experts, and these."""
+    """A decoder layer and its experts; `kind` is the class of the runner that calls them."""
     experts = torch.nn.Linear(2, 2)
     if kind is None:
         return torch.nn.Sequential(experts), experts
@@ -177,7 +188,9 @@ def test_experts_that_are_called_otherwise_stay_where_graphs_are(
 
 
 class Doubling(MoERunner):
-    """Gives twice what routed experts are given, and three times what shared ones are."""
+    """Runner whose result is twice its input for routed experts, and three times
+    for shared ones.
+    """
 
     def _forward_impl(self, hidden: Any, logits: Any, shared_input: Any, ids: Any = None) -> Any:
         return 2 * hidden if shared_input is None else (3 * shared_input, 2 * hidden)
@@ -185,7 +198,9 @@ class Doubling(MoERunner):
 
 @pytest.mark.parametrize("shared_width", [None, 3, 5])
 def test_the_operator_gives_what_vllms_would(shared_width: int | None) -> None:
-    """Of experts behind a projection, shared ones see what is wider than that."""
+    """Our operator returns the results of routed experts, and those of shared ones if there are
+    any, also if these see a wider input.
+    """
     name, runner = LayerName("layers.0.mlp"), Doubling.__new__(Doubling)
     context = ForwardContext.__new__(ForwardContext)
     context.no_compile_layers = {name.value: runner}

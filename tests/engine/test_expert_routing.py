@@ -1,4 +1,4 @@
-"""When an engine looks at whom its steps route to."""
+"""Steps in which an engine reads to which experts tokens are routed."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ pytestmark = pytest.mark.engine
 
 @pytest.fixture(autouse=True)
 def not_capturing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As torch would say on a device; without one it says nothing."""
+    """Let torch answer that no capture is in progress; without a device it would not answer."""
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
 
 
 class Ids:
-    """Of three tokens, on a device: whoever looks at them waits for it."""
+    """Expert ids of three tokens on a device. Reading them would wait for the device, and sets
+    `looked`.
+    """
 
     def __init__(self, kind: str) -> None:
         self.device = torch.device(kind)
@@ -65,7 +67,9 @@ def test_ids_on_a_device_are_waited_for_now_and_then(host: Any) -> None:
 
 
 def test_no_graph_of_a_whole_step_runs_while_one_looks_or_experts_are_away(host: Any) -> None:
-    """Before a step chooses its graph, so that this is known in all of its layers."""
+    """Graphs of whole steps are not used in each step that reads the routing, and while experts are
+    away. This is decided before a step chooses its graph, so it holds in all its layers.
+    """
     memory, seen = host.memory, []
     for _ in range(2 * LOOK_EVERY):
         memory.begin_step()
@@ -80,7 +84,9 @@ def test_no_graph_of_a_whole_step_runs_while_one_looks_or_experts_are_away(host:
 
 
 def test_what_was_computed_before_requests_came_is_forgotten(host: Any) -> None:
-    """Nobody looks in the steps that vLLM computes to warm up and to capture."""
+    """Steps with which vLLM warms up and captures do not count: after `forget` the routing is not
+    read in the next step.
+    """
     memory = host.memory
     for _ in range(LOOK_EVERY):
         memory.begin_step()
@@ -94,7 +100,9 @@ def test_what_was_computed_before_requests_came_is_forgotten(host: Any) -> None:
 def test_a_step_that_is_captured_whole_waits_for_nothing(
     mode: CUDAGraphMode, host: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever it looked like before: a capture that waits for the device fails."""
+    """The routing is never read during a capture, because a wait for the device would make that
+    fail.
+    """
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     context = ForwardContext.__new__(ForwardContext)
     context.cudagraph_runtime_mode = mode

@@ -1,4 +1,6 @@
-"""Experts given away and fetched when routed to change no token and no logprob."""
+"""Experts that are given away, and loaded when a step routes to them, change no
+token or logprob.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def test_tokens_and_logprobs_equal_plain_vllm(models: Path, family: str) -> None
 
 
 def test_without_fetching_it_dies(models: Path) -> None:
-    """An expert that is away is not mapped, and who computes with it is ended by the kernel."""
+    """Control: without loading, the process is killed by a segmentation fault when it computes with
+    a cold expert, whose memory is not mapped.
+    """
     out = models / "unfetched.json"
     assert spawn("expert_run.py", models, out, "unfetched", "mixtral").returncode in (
         -signal.SIGSEGV,
@@ -77,7 +81,9 @@ def test_without_waiting_the_output_differs(models: Path) -> None:
 @pytest.mark.rare
 @pytest.mark.parametrize("family", FAMILIES)
 def test_copies_on_peers_change_no_output(models: Path, family: str) -> None:
-    """While peers take their memory back and lend it again."""
+    """Experts are read from copies on peers, which take their memory back and lend it again. The
+    outputs are plain vLLM's.
+    """
     ours = _generated(models, "peers", family)
     assert ours["rounds"] == _generated(models, "plain", family)["rounds"]
     assert ours["from_peers"] > 10 and ours["loads"] > ours["from_peers"]

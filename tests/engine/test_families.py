@@ -1,4 +1,4 @@
-"""Bit-identity of the families that differ most; `make long` has all of them."""
+"""Bit-identity with plain vLLM for the families that differ most; `make long` has all."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 MOST_DIFFERENT = {
     "cohere2": True,  # windows and full attention: several KV groups
+    "gemma4": True,  # the same with blocks of two sizes
     "granite4-hybrid": True,  # state space and convolutions among attention and experts
     "deepseek-v2": False,  # latent attention
     "olmo2": True,  # vLLM's Transformers backend
     "llama-awq": True,  # quantised
     "qwen3-embedding": True,  # pooling
 }
-"""Families by whether one of them is drawn."""
+"""Families. A run shorter than ``make long`` draws one of those with True, and takes all with
+False.
+"""
 DRAWN = pytest.mark.drawn("family", together="families")
 EACH = [pytest.param(name, marks=DRAWN if slow else ()) for name, slow in MOST_DIFFERENT.items()]
 MODES = ("plain", "mirage", "nowait")
@@ -32,7 +35,7 @@ Runs = dict[str, dict[str, dict[str, Any]]]
 
 @pytest.fixture(scope="module")
 def asked(request: pytest.FixtureRequest) -> list[str]:
-    """The families of the tests that are selected."""
+    """Families of the selected tests of this file."""
     mine = (item for item in request.session.items if item.path == request.path)
     return list(dict.fromkeys(item.callspec.params["family"] for item in mine))  # type: ignore[attr-defined]
 
@@ -44,7 +47,7 @@ def models(asked: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def runs(asked: list[str], models: Path) -> Runs:
-    """By mode and family, one engine at a time."""
+    """Results by mode and family; engines run one after the other."""
     return driving.in_modes(MODES, asked, models)
 
 
@@ -54,7 +57,9 @@ def checked(asked: list[str], models: Path) -> dict[str, dict[str, Any]]:
 
 
 def able(plain: dict[str, Any]) -> dict[str, Any]:
-    """What plain vLLM said; skips what it has no kernel for on this processor."""
+    """Output of plain vLLM. Skips the test if vLLM has no kernel for the family on
+    this processor.
+    """
     if lacks_kernel(why := plain.get("failed")):
         pytest.skip(f"plain vLLM cannot either on this processor: {why}")
     return plain

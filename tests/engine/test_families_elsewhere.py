@@ -1,4 +1,6 @@
-"""Bit-identity on processors below this one, and with what AMX packs; `make long` has more."""
+"""Bit-identity on lesser processors than this one, and with packing for AMX; `make
+long` has more.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fence: KV memory is unmapped only when no step in flight can touch it."""
+"""The fence: KV memory is unmapped only when no step in flight can use it."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from mirage.engine import scheduler
 from mirage.engine.firststep import (
     ANSWER,
     NAME,
+    PATHS,
     PROMPT,
     FirstStep,
     lacks_input,
@@ -70,22 +71,30 @@ def test_a_prompt_is_of_tokens_without_a_meaning(
 
 @pytest.mark.parametrize(("length", "prompt"), [(64, PROMPT), (5, 3), (2, 1), (1, 1)])
 def test_a_prompt_leaves_room_for_its_answer(length: int, prompt: int) -> None:
-    request = FirstStep(config(length=length, bos_token_id=0), (), 16).request
-    assert (request.num_prompt_tokens, request.max_tokens) == (prompt, ANSWER)
-    assert 0 not in request.all_token_ids
-    assert request.block_hashes == []
+    for request in FirstStep(config(length=length, bos_token_id=0), (), 16).requests:
+        assert (request.num_prompt_tokens, request.max_tokens) == (prompt, ANSWER)
+        assert 0 not in request.all_token_ids
+        assert request.block_hashes == []
+
+
+def test_each_path_through_the_sampler_is_taken() -> None:
+    requests = FirstStep(config(), (), 16).requests
+    assert [request.request_id for request in requests] == [f"{NAME}-{path}" for path in PATHS]
+    assert [request.sampling_params.logprobs for request in requests] == [None, 1]
 
 
 def test_a_pooling_model_is_asked_for_one_of_its_tasks() -> None:
-    first = FirstStep(config("pooling"), ("generate", "token_embed", "embed"), 16)
-    assert first.request.sampling_params is None
-    assert first.request.pooling_params is not None
-    assert first.request.pooling_params.task == "embed"
+    (request,) = FirstStep(config("pooling"), ("generate", "token_embed", "embed"), 16).requests
+    assert request.sampling_params is None
+    assert request.pooling_params is not None
+    assert request.pooling_params.task == "embed"
 
 
 def test_full_blocks_are_named_as_no_prompt_names_them() -> None:
-    """Blocks of one token: each is full, and two requests have no name in common."""
-    one, other = (FirstStep(config(), (), 1).request for _ in range(2))
+    """Two first-step requests have blocks of one token. No two blocks have the same hash, so none
+    can be found in the cache.
+    """
+    one, other = FirstStep(config(), (), 1).requests
     assert len(set(one.block_hashes) | set(other.block_hashes)) == 2 * PROMPT
     one.append_output_token_ids(7)
     assert len(one.block_hashes) == PROMPT + 1
@@ -93,11 +102,14 @@ def test_full_blocks_are_named_as_no_prompt_names_them() -> None:
 
 def test_its_output_goes_to_nobody_and_its_end_is_noticed() -> None:
     first = FirstStep(config(), (), 16)
-    outputs = [EngineCoreOutput(name, [7]) for name in (NAME, "of a user")]
+    own = [request.request_id for request in first.requests]
+    outputs = [EngineCoreOutput(name, [7]) for name in (*own, "of a user")]
     step = {0: EngineCoreOutputs(outputs=outputs)}
     assert not first.processed(step)
     assert [output.request_id for output in step[0].outputs] == ["of a user"]
-    first.request.status = RequestStatus.FINISHED_LENGTH_CAPPED
+    for request in first.requests:
+        assert not first.processed({})
+        request.status = RequestStatus.FINISHED_LENGTH_CAPPED
     assert first.processed({})
 
 
@@ -114,7 +126,7 @@ def test_a_scheduler_begins_with_it_and_says_when_it_is_computed(
 ) -> None:
     core = made(tmp_path, monkeypatch, first_step=True)
     assert [type(m) for m in core.agent.said] == [Hello]
-    assert core.get_request_counts() == (0, 1) and not core.worker.warm
+    assert core.get_request_counts() == (0, len(PATHS)) and not core.worker.warm
     assert core.signs.pulse().requests == 0, "vLLM's loop has not begun"
     for steps in range(ANSWER):
         assert Stepped() not in core.agent.said, f"after {steps} steps"
@@ -129,7 +141,7 @@ def test_a_scheduler_begins_with_it_and_says_when_it_is_computed(
     assert (report.steps, report.tokens, report.prefill_tokens, report.running) == (0, 0, 0, 0)
     assert all(m.steps == 0 for m in core.agent.said if isinstance(m, Report))
 
-    core.add_request(FirstStep(core.vllm_config, (), 32).request)  # as any other, from now on
+    core.add_request(FirstStep(core.vllm_config, (), 32).requests[0])  # as others, from now on
     assert [len(o.outputs) for o in step(core).values()] == [1]
     assert (core.report().steps, core.report().tokens) == (1, PROMPT)
     assert core.agent.said.count(Stepped()) == 1

@@ -29,7 +29,7 @@ CAPTURED = (1, 2, 4, 8, 16, 32, 64)
 
 
 class Wrapper:
-    """Stand-in for FlashInfer's wrapper, with workspaces of its own."""
+    """Stand-in for FlashInfer's wrapper of a kernel, with its own workspaces."""
 
     made: ClassVar[list[Wrapper]] = []
 
@@ -39,7 +39,7 @@ class Wrapper:
 
 
 class Stub(ModuleType):
-    """Stub of a module that has every name."""
+    """Stand-in for a module that has every name."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -67,7 +67,9 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def builder_of(module: Any) -> Any:
-    """vLLM's builder, as far as its `build` looks at it."""
+    """vLLM's builder of attention metadata for FlashInfer, with the fields that its
+    `build` reads.
+    """
     cls = module.FlashInferMetadataBuilder
 
     class Builder(cls):  # type: ignore[misc, valid-type]
@@ -77,7 +79,7 @@ def builder_of(module: Any) -> Any:
             return torch.zeros(1, dtype=torch.int32)
 
         def _get_workspace_buffer(self) -> None:
-            """Workspace in torch's memory; shared."""
+            """The shared workspace, in torch's memory."""
 
     made: Any = Builder.__new__(Builder)
     either = dict.fromkeys(
@@ -128,7 +130,7 @@ def builder_of(module: Any) -> Any:
 
 
 def batch(requests: int) -> CommonAttentionMetadata:
-    """A step in which each of so many requests decodes a token."""
+    """Metadata of a step in which `requests` requests decode a token each."""
     lengths = torch.full((requests,), LENGTH, dtype=torch.int32)
     starts = torch.arange(requests + 1, dtype=torch.int32)
     return CommonAttentionMetadata(
@@ -146,7 +148,9 @@ def batch(requests: int) -> CommonAttentionMetadata:
 
 
 def manager() -> CudaGraphManager:
-    """Graphs of the second model runner, whole at `CAPTURED` sizes, and in pieces."""
+    """CUDA graphs of the second model runner: whole ones at the sizes `CAPTURED`, and others in
+    pieces.
+    """
     made = CudaGraphManager.__new__(CudaGraphManager)
     made._lora_dispatch_map, made._max_lora_case = {}, 0
     captured = {
@@ -166,7 +170,9 @@ def manager() -> CudaGraphManager:
 
 
 class Steps:
-    """A runner's steps: first it chooses a graph, then it builds attention's metadata."""
+    """Steps of a model runner: each chooses a graph first, and then builds the metadata of
+    attention.
+    """
 
     def __init__(self, builder: Any) -> None:
         self.streaming, self.builder = False, builder

@@ -1,4 +1,6 @@
-"""What a GPU's engine imports leaves torch as it is, in a process that imports nothing else."""
+"""Imports of a GPU's engine change nothing in torch, checked in a process that
+imports only them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows of ``make gpu-smoke`` and ``gpu-test`` that need vLLM, with engines on host memory."""
+"""The rows of `make gpu-smoke` and `make gpu-test` that need vLLM, with engines on host memory."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from benchmarks.gpu.rows import Row
 from benchmarks.gpu.ways import COMPILED, EAGERLY, GRAPHS, ON_GPU
 from mirage.arguments.variables import ENVIRONMENT
 from mirage.config import Config, ConfigError
-from mirage.serve import launcher
-from mirage.serve.rundir import RunDir
+from mirage.serve.launch import launcher
+from mirage.serve.rundir.folders import RunDir
 from mirage.tools.demo.models import circuit_of
 from mirage.vllm_hooks import given
 
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.engine
 
 @pytest.fixture(autouse=True)
 def as_a_shell_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """vLLM notes choices of its own in the environment of whoever makes a configuration."""
+    """Remove the variables that vLLM sets in the environment when a configuration is made."""
     for name in ENVIRONMENT:
         monkeypatch.delenv(name, raising=False)
 
@@ -71,7 +71,9 @@ def test_outputs_are_bit_identical_and_without_waits_they_differ() -> None:
 
 @pytest.mark.rare
 def test_so_are_those_of_compiled_steps() -> None:
-    """torch.compile on a CPU: one graph a model, attention outside of what it makes."""
+    """Compiled steps give the same tokens as plain vLLM's, and the control gives others. On a CPU
+    torch.compile makes one graph of a model, with attention outside of it.
+    """
     alike, control = engines._alike(HOST, way=COMPILED)
     assert alike.holds, alike.value
     assert control.holds, control.value
@@ -265,7 +267,9 @@ FOUND = {"rounds": [TEXTS] * 3, "counts": [CALM, MOVING, MOVING], "eager": True}
 
 
 def rows_of(found: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> list[Row]:
-    """Of engines of which FLASH_ATTN's ends, FLASHINFER's is refused and TRITON_ATTN's found it."""
+    """Rows for three attention backends: the engine with FLASH_ATTN ends, FLASHINFER is refused,
+    and TRITON_ATTN gives the result `found`.
+    """
 
     words = refusal(monkeypatch)
 
@@ -286,7 +290,9 @@ def rows_of(found: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> list[R
 
 
 def refusal(monkeypatch: pytest.MonkeyPatch) -> str:
-    """What vLLM says where a backend cannot be had: here, FlashInfer where it is not installed."""
+    """vLLM's message when an attention backend is not available: FlashInfer, which is not installed
+    here.
+    """
     monkeypatch.setitem(sys.modules, "flashinfer", None)
     monkeypatch.delitem(sys.modules, "vllm.v1.attention.backends.flashinfer", raising=False)
     kernels = "vllm._C_stable_libtorch"

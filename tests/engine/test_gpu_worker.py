@@ -1,4 +1,4 @@
-"""What of the GPU worker can be seen without a GPU: vLLM's own choice of graphs, and layouts."""
+"""Parts of the GPU worker that run without a GPU: vLLM's choice of graphs, and layouts."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from mirage.engine.gpu_worker import MirageGPUWorker, only_mapped_blocks
 from mirage.engine.graphs import gate, known
 from mirage.engine.layouts import elastic_layouts, layouts_on_cpu, layouts_on_gpu
 from mirage.engine.mailbox import Mailbox
-from mirage.engine.settings import EngineSettings
 from mirage.engine.start_times import StartTimes
+from tests.settings import engine_settings
 
 pytestmark = pytest.mark.engine
 SEQUENCES = 4
 
 
 class Streaming:
-    """Whether layers stream, as the test says."""
+    """Stand-in for a streamer; the test says whether layers stream."""
 
     now = False
 
@@ -56,7 +56,9 @@ def breakable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def dispatcher() -> CudagraphDispatcher:
-    """Of the first model runner, with whole graphs for decode, and in pieces for all."""
+    """vLLM's graph dispatcher for the first model runner: whole graphs for decode, graphs in pieces
+    for all steps.
+    """
     scheduling = SchedulerConfig(
         max_num_seqs=SEQUENCES,
         max_num_batched_tokens=64,
@@ -80,7 +82,7 @@ def dispatcher() -> CudagraphDispatcher:
 
 
 def manager() -> CudaGraphManager:
-    """Of the second model runner, with two graphs that it says it has captured."""
+    """vLLM's graph manager for the second model runner, with two captured graphs."""
     made = CudaGraphManager.__new__(CudaGraphManager)
     captured = [
         BatchExecutionDescriptor(cg_mode=mode, num_tokens=SEQUENCES, num_reqs=requests)
@@ -171,7 +173,7 @@ def test_on_a_cpu_only_latent_attention_needs_its_blocks_side_by_side() -> None:
 
 
 def test_the_worker_extends_vllms_own() -> None:
-    """Every method it overrides is there to be overridden, in the class that vLLM would use."""
+    """Each method of our worker, except the hooks for tests, overrides one of vLLM's class."""
     from vllm.v1.worker.gpu_worker import Worker
 
     ours = [c for c in MirageGPUWorker.__mro__ if c.__module__.startswith("mirage.")]
@@ -192,7 +194,7 @@ def test_warm_up_sees_the_blocks_that_have_memory() -> None:
 
 
 def worker(runner: SimpleNamespace, *, eager: bool = False, moves: bool = True) -> Any:
-    """As far as it has come when vLLM wants to warm up: of its own, only what that needs."""
+    """A worker just before its warm-up, with only the parts that the warm-up needs."""
     made: Any = MirageGPUWorker.__new__(MirageGPUWorker)
     made.model_runner = runner
     made.captured = False
@@ -230,7 +232,7 @@ def worker(runner: SimpleNamespace, *, eager: bool = False, moves: bool = True) 
 
 @pytest.fixture
 def warmed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The blocks that vLLM's own warm-up believed in, each time."""
+    """List of the numbers of blocks that vLLM's warm-up found, one for each call."""
     from vllm.v1.worker.gpu_worker import Worker
 
     seen: list[int] = []
@@ -271,7 +273,9 @@ def test_graphs_are_gated_once_they_are_captured(warmed: list[int]) -> None:
 def test_nothing_is_captured_while_anything_is_away(
     away: dict[str, Any], words: str, warmed: list[int]
 ) -> None:
-    """A failed capture makes steps run eagerly; this is none, and ends the engine."""
+    """Layers or experts are away when graphs are to be captured. This fault ends the engine; it
+    does not make steps eager, as a failed capture does.
+    """
     ours = worker(SimpleNamespace(cudagraph_manager=manager()))
     vars(ours.mirage.memory).update(away)
     with pytest.raises(RuntimeError, match=words):
@@ -280,7 +284,7 @@ def test_nothing_is_captured_while_anything_is_away(
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What whoever serves is told of an engine that runs otherwise than asked."""
+    """Warnings of our code in the log, about an engine that runs otherwise than requested."""
     ours = (each for each in caplog.records if each.name.startswith("mirage."))
     return [each.getMessage() for each in ours if each.levelno == logging.WARNING]
 
@@ -290,7 +294,9 @@ OF_ALL, OF_RUNNER = (0, 1), (0, 2)
 
 
 def captured_before() -> tuple[BreakableCUDAGraphWrapper, CUDAGraphWrapper]:
-    """A graph of each kind that was captured before one failed."""
+    """Wrappers of both kinds, for graphs in pieces and for whole graphs. Each holds an object in
+    place of a captured graph.
+    """
     in_pieces = BreakableCUDAGraphWrapper.__new__(BreakableCUDAGraphWrapper)
     whole = CUDAGraphWrapper.__new__(CUDAGraphWrapper)
     in_pieces.entries = {"batch": object()}  # type: ignore[dict-item]
@@ -303,7 +309,7 @@ def captured_before() -> tuple[BreakableCUDAGraphWrapper, CUDAGraphWrapper]:
 
 
 def test_steps_of_the_warm_up_do_not_tell_how_long_a_layer_computes() -> None:
-    settings = EngineSettings(policy=Policy.MIRAGE, tenant="t", page=4096, base_blocks=2)
+    settings = engine_settings(page=4096)
     times = EngineTimes(DeviceMemory(settings))
     with times.timed_step(1):
         pass
@@ -317,7 +323,7 @@ def test_steps_of_the_warm_up_do_not_tell_how_long_a_layer_computes() -> None:
 def test_no_message_is_acted_upon_while_a_runner_samples(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """vLLM's second runner looks after copies of KV blocks then, as whoever demotes does."""
+    """A message that arrives while the runner samples is handled only after that."""
     handled: list[Any] = []
 
     class Sampling:
@@ -383,7 +389,7 @@ def test_a_capture_that_fails_leaves_eager_steps(
 
 
 class RunnerOfTomorrow(SimpleNamespace):
-    """Chooses its graphs in a place of its own."""
+    """Model runner that chooses its graphs elsewhere than vLLM's present ones."""
 
     def choose(self) -> Any:
         return self.graph_atlas
@@ -391,7 +397,7 @@ class RunnerOfTomorrow(SimpleNamespace):
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """A worker whose device is initialised, without one."""
+    """Function that makes a worker whose device counts as initialised, without a device."""
     monkeypatch.setattr(ElasticWorker, "init_device", lambda self: None)
 
     def make(runner: Any, *, eager: bool = False, moves: bool = True) -> Any:

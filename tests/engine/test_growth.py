@@ -1,4 +1,4 @@
-"""Growth before preemption: an engine asks for memory, holds, and preempts only when refused."""
+"""Growth before preemption: an engine asks for memory, waits, and preempts only after a refusal."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def test_a_granted_engine_never_preempts(models: Path, mode: str) -> None:
 
 @pytest.mark.slow
 def test_newcomers_leave_closed_memory_to_running_requests(models: Path) -> None:
-    """Few of the burst fit into the share at a time, and grow out of it undisturbed."""
+    """Memory beyond the share is closed to new requests. Fewer requests of the burst run at a time
+    than without this, and they grow without any preemption.
+    """
     facts, admitted = _burst(models, "closed"), _burst(models, "grant")
     assert facts["preemptions"] == 0 and facts["kv_blocks"] > 40
     assert all(len(tokens) == 120 for tokens in facts["tokens"])
@@ -56,7 +58,9 @@ def test_an_engine_without_an_answer_preempts_and_finishes(models: Path, mode: s
 
 @pytest.mark.parametrize("mode", [RARE("recalled"), SLOW("recalled-async")])
 def test_what_is_called_back_comes_while_other_requests_run(models: Path, mode: str) -> None:
-    """The newest are preempted until the rest fits, and finished later with the same text."""
+    """Memory is recalled: the newest requests are preempted until the others fit, and end later
+    with the same text.
+    """
     facts, granted = _burst(models, mode), _burst(models, "grant")
     assert facts["asynchronous"] == (mode == "recalled-async")
     assert facts["most_used"] >= 60 and facts["preemptions"] > 0

@@ -1,4 +1,4 @@
-"""What a running request lacks is counted as vLLM counted when it had no blocks for it."""
+"""Blocks that a running request lacks are counted as vLLM counts them when it has none."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def manager_of(specs: list[Any]) -> Any:
 
 
 class Told:
-    """Stands for `StepHold`: nobody has to go, and what is lacked is noted."""
+    """Stand-in for `StepHold`, which never recalls and records the missing blocks."""
 
     def __init__(self) -> None:
         self.recalled = False
@@ -63,7 +63,7 @@ class Told:
 
 
 class Counts:
-    """What the coordinator counted, and what was told to be missing."""
+    """Numbers of blocks that vLLM's coordinator counted, and numbers reported as missing."""
 
     def __init__(self, manager: Any) -> None:
         self.counted: list[int] = []
@@ -77,7 +77,7 @@ class Counts:
 
 
 def request_of(number: int) -> Any:
-    """Of the longest prompt, which is computed in chunks."""
+    """Request with the longest possible prompt, which is computed in chunks."""
     params = SamplingParams(max_tokens=1, temperature=0)
     init_none_hash(sha256)
     hasher = get_request_block_hasher(TOKENS, sha256)

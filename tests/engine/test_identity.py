@@ -1,4 +1,4 @@
-"""Bit-identity: remapping at random in mid-request changes no token and no logprob."""
+"""Bit-identity: random remapping in the middle of requests changes no token and no logprob."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ Generated = dict[str, Future[dict[str, Any]]]
 
 
 def left_to_slow(name: str) -> Any:
-    """A mode or a family of which one that is much like it is run each time."""
+    """Parameter for a mode or family that runs only with the slow tests, because a similar one
+    always runs.
+    """
     return pytest.param(name, marks=pytest.mark.slow)
 
 
@@ -41,7 +43,7 @@ PIECES = pytest.param("mirage-pieces", marks=(pytest.mark.slow, DRAWN))
 def generated(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Generated]:
-    """What comes out of each mode that a selected test asks for, by family."""
+    """Futures of the results of each mode that selected tests need, by family."""
     asked: dict[str, set[str]] = {"plain": set()}
     for item in request.session.items:
         if item.path == request.path:

@@ -1,4 +1,4 @@
-"""Bit-identity for models that vLLM builds in another way: transformers' own, and quantised."""
+"""Bit-identity for models that vLLM builds through transformers, and for quantised ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Generated = dict[str, Future[dict[str, Any]]]
 
 
 def asked(request: pytest.FixtureRequest) -> set[str]:
-    """Families of the tests that were drawn, and those that are always there."""
+    """Families of the selected tests, and those that always run."""
     mine = [item for item in request.session.items if item.path == request.path]
     drawn = {item.callspec.params["family"] for item in mine if hasattr(item, "callspec")}
     return {STAYS, TRANSFORMERS[0], *drawn}
@@ -39,7 +39,7 @@ def asked(request: pytest.FixtureRequest) -> set[str]:
 def generated(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Generated]:
-    """What comes out of each mode, by family."""
+    """Futures of the results of each mode, by family."""
     models, chosen = tmp_path_factory.mktemp("models"), asked(request)
     families = {mode: [f for f in given if f in chosen] for mode, given in MODES.items()}
     for family in families["plain"]:
@@ -75,7 +75,9 @@ def test_models_of_transformers_give_the_same_while_their_layers_move(
 
 
 def test_int8_layers_stay_and_their_kv_cache_moves(generated: Generated) -> None:
-    """oneDNN keeps such weights, and the addresses of their scales: the text was garbage."""
+    """oneDNN keeps int8 weights and the addresses of their scales, so layers of such a model do not
+    move. Its KV memory does, and the text is plain vLLM's.
+    """
     plain, ours = generated["plain"].result()[STAYS], generated["mirage"].result()[STAYS]
     assert ours["rounds"] == plain["rounds"]
     assert ours["movable"] == 0 and ours["remapped_counts"] == [0] and ours["bytes_streamed"] == 0

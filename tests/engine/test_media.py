@@ -1,4 +1,4 @@
-"""Media that vLLM fetches for a request, with the command line of a tenant."""
+"""Media that vLLM fetches for a request, under the command line and environment of a tenant."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vllm.multimodal.media import MediaConnector
 
 from mirage.config import Config
 from mirage.engine.arguments import parse
-from mirage.serve.launcher import CAREFUL, NO_DOMAIN, arguments_of
+from mirage.serve.launch.launcher import CAREFUL, NO_DOMAIN, arguments_of
 
 pytestmark = pytest.mark.engine
 
@@ -29,7 +29,7 @@ def picture() -> bytes:
 
 
 class Elsewhere(BaseHTTPRequestHandler):
-    """Has a picture under each path but `/away`, which sends on to another."""
+    """Web server with a picture at each path except `/away`, which redirects to another path."""
 
     paths: ClassVar[list[str]] = []
 
@@ -45,7 +45,7 @@ class Elsewhere(BaseHTTPRequestHandler):
         self.wfile.write(b"" if away else picture())
 
     def log_message(self, *_: Any) -> None:
-        """Nothing."""
+        """Write no log."""
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def port() -> Iterator[int]:
 
 
 def connector(monkeypatch: pytest.MonkeyPatch, **engine_args: Any) -> MediaConnector:
-    """Connector that vLLM's server makes of its command line and environment."""
+    """Connector that vLLM's server makes from a tenant's command line and environment."""
     tenant = {"name": "a", "model": "/m", "share": 50, "engine_args": engine_args}
     made = Config.model_validate({"device": {"memory": "1GiB"}, "tenants": [tenant]})
     for name, value in CAREFUL.items():
@@ -72,7 +72,7 @@ def connector(monkeypatch: pytest.MonkeyPatch, **engine_args: Any) -> MediaConne
 
 
 def fetched_nowhere(found: MediaConnector, url: str) -> None:
-    """Fetch by both of vLLM's ways."""
+    """Check that the URL is refused by both ways of fetching, synchronous and asynchronous."""
     with pytest.raises(Exception, match=r"(?s).+"):
         found.fetch_image(url)
     with pytest.raises(Exception, match=r"(?s).+"):

@@ -1,4 +1,4 @@
-"""KV blocks of prompts of embeddings are named by which positions are tokens, too."""
+"""Hashes of KV blocks of prompts with embeddings contain which positions are tokens."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOKENS, WIDTH, LENGTH = 16, 8, 80
 def named(
     rows: Any, tokens: list[int] | None = None, real: list[bool] | None = None, salt: Any = None
 ) -> list[bytes]:
-    """Names of the blocks of one prompt, as the scheduler sees them."""
+    """Hashes of a prompt's blocks as our scheduler makes them."""
     init_none_hash(sha256)
     request = Request(
         request_id="r",
@@ -40,7 +40,7 @@ def named(
 
 
 def mask(first_row: int, rows: int = 3, length: int = LENGTH) -> list[bool]:
-    """True where a token is; `rows` embeddings begin at `first_row`."""
+    """True at positions of tokens; `rows` embeddings begin at position `first_row`."""
     return [not first_row <= i < first_row + rows for i in range(length)]
 
 
@@ -68,7 +68,9 @@ def test_the_same_prompt_and_a_longer_turn_of_it_find_its_blocks() -> None:
 
 
 def test_no_salt_of_a_client_makes_one_the_other() -> None:
-    """A salt that says what another prompt's mask would."""
+    """A client's cache salt equals what our scheduler adds for the mask of another prompt. The
+    blocks of both have different hashes all the same.
+    """
     request: Any = Request("r", [0] * LENGTH, SamplingParams(max_tokens=1), None)
     request.prompt_embeds, request.prompt_is_token_ids = ZEROS, mask(64)
     name_by_mask(request)
@@ -92,7 +94,10 @@ def test_prompts_of_tokens_keep_vllms_names() -> None:
 
 
 def test_an_engine_says_the_same_with_a_warm_cache(tmp_path: Any) -> None:
-    """Zeros after a prompt of tokens with the same ids and rows, and with an empty cache."""
+    """A prompt of embeddings of zeros is computed with an empty cache, and after a prompt with the
+    same ids and rows at other positions. Its tokens are the same, and only its own blocks are
+    found.
+    """
     cold, warm, found = must(spawn("mixed_prompts.py", tmp_path)).splitlines()[-3:]
     assert warm == cold
     assert found == "[0, 64]"  # the first time nothing, then its own blocks

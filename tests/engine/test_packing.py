@@ -1,4 +1,4 @@
-"""Bytes that a model without memory is said to hold, and those of vLLM's model with memory."""
+"""Bytes of a model that is built without memory, against those of vLLM's model with memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROWS, COLUMNS = 64, 96
 
 
 def head(rows: int, device: str) -> Any:
-    """An output head of bfloat16, with a bias."""
+    """Output head of a model in bfloat16, with a bias."""
     made: Any = torch.nn.Module()
     for name, shape in (("weight", (rows, COLUMNS)), ("bias", (rows,))):
         values = torch.zeros(shape, dtype=torch.bfloat16, device=device)
@@ -54,7 +54,7 @@ def test_a_head_is_said_to_hold_what_it_holds_when_it_is_loaded(
 
 
 class Wrapped(torch.nn.Module):
-    """Head with an adapter: it says of itself what the one that it holds says."""
+    """Head with an adapter, whose attributes are those of the head within."""
 
     def __init__(self, within: Any) -> None:
         super().__init__()
@@ -79,16 +79,20 @@ def test_what_stands_for_another_holds_nothing_more(monkeypatch: pytest.MonkeyPa
 
 
 class Impl:
-    """Implementation of an attention, which computes for it."""
+    """Stand-in for vLLM's `AttentionImpl`: a plain object that has the packed projection of a
+    layer.
+    """
 
     packed: torch.Tensor
 
 
-Impl.__module__ = "vllm.impl"  # whose objects are looked into
+Impl.__module__ = "vllm.impl"  # tensors of objects from vLLM's modules are counted
 
 
 class Absorbing(Block):
-    """Packs a projection into tensors of its own when it is loaded, as attention on AMX does."""
+    """Layer that packs a projection into tensors of its own when it is loaded, as attention does on
+    AMX.
+    """
 
     is_amx_bmm_enabled = True
 

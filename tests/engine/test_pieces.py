@@ -1,4 +1,4 @@
-"""Which parameters lie between two attentions, on toy models; and vLLM's own capture in pieces."""
+"""Parameters between two attentions (pieces), on toy models; and vLLM's own capture in pieces."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COUNT = 3
 
 
 class Attention(torch.nn.Module):
-    """As vLLM's: the module asks its `impl`."""
+    """Attention module that calls its `impl`, as vLLM's does."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Attention(torch.nn.Module):
 
 
 class Block(torch.nn.Module):
-    """Registered in another order than it computes."""
+    """Layer whose modules are registered in another order than they compute."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ def test_whatever_stands_in_the_way_whole_layers_stream(
 
 
 class Otherwise(Attention):
-    """Asks its `impl` for something else than its forward."""
+    """Attention module that calls something else of its `impl` than `forward`."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x
@@ -89,7 +89,7 @@ def test_an_attention_that_is_computed_otherwise_is_no_border(otherwise: set[int
 
 
 def ordered(count: int) -> list[tuple[str, int]]:
-    """What one step says while something streams."""
+    """Calls to a streamer in one step of `count` pieces: after the last piece, before the next."""
     steps = [[("after", (i - 1) % count), ("before", i)] for i in range(count)]
     return [told for step in steps for told in step]
 
@@ -133,7 +133,9 @@ def test_a_parameter_that_no_forward_tells_of_is_named() -> None:
 
 
 def test_a_module_that_uses_its_parts_without_calling_them_needs_them_all() -> None:
-    """As experts are used; one that has an attention inside reaches into the next piece."""
+    """A module reads parameters of its submodules without calling these, as experts are used. All
+    its parameters belong to its piece.
+    """
     model = Model()
 
     class Experts(torch.nn.Linear):
@@ -175,7 +177,7 @@ def test_attentions_out_of_order_are_named() -> None:
 
 
 class Calls:
-    """Stands where the streamer does, and writes down what it is told."""
+    """Stand-in for the streamer, which records its calls."""
 
     layers = range(COUNT)
 
@@ -201,7 +203,9 @@ def test_a_piece_begins_after_its_attention_and_ends_at_the_next(streaming: bool
 
 @pytest.mark.rare
 def test_vllm_captures_no_more_pieces_than_without_us(tmp_path: Path) -> None:
-    """A real model on vLLM, captured in pieces over graphs that record nothing."""
+    """A real model is captured in pieces over stand-ins for graphs. vLLM makes as many graphs as
+    without our hooks, and a replay calls the streamer for each piece in order.
+    """
     found = {}
     for mode in ("plain", "pieces"):
         out = tmp_path / f"{mode}.json"

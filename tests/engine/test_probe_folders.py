@@ -1,4 +1,4 @@
-"""Folders and adapters that vLLM would take, or end by, refused before an engine starts."""
+"""Folders and adapters with which vLLM would fail after the start are refused before it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WEIGHTS, ADAPTER = "model.safetensors", "adapter_model.safetensors"
 
 
 def rewritten(file: str, change: Callable[[Tensors], Tensors]) -> Callable[[Path], None]:
-    """Tensors of a folder changed."""
+    """Function that changes the tensors in `file` of a folder."""
 
     def rewrite(folder: Path) -> None:
         save_file(change(load_file(folder / file)), folder / file, metadata={"format": "pt"})
@@ -38,7 +38,7 @@ def rewritten(file: str, change: Callable[[Tensors], Tensors]) -> Callable[[Path
 
 
 def said(file: str, **fields: Any) -> Callable[[Path], None]:
-    """Fields of a file of JSON changed; it need not be there."""
+    """Function that sets fields in a JSON file of a folder, which it creates if needed."""
 
     def say(folder: Path) -> None:
         path = folder / file
@@ -57,7 +57,7 @@ def renamed(old: str, new: str) -> Callable[[Tensors], Tensors]:
 
 
 def cut(part: str, *rows: slice) -> Callable[[Tensors], Tensors]:
-    """Tensors with `part` in their names made smaller."""
+    """Function that cuts tensors with `part` in their names down to `rows`."""
     return lambda found: {
         name: np.ascontiguousarray(value[rows]) if part in name else value
         for name, value in found.items()
@@ -65,7 +65,7 @@ def cut(part: str, *rows: slice) -> Callable[[Tensors], Tensors]:
 
 
 def more_tokens(folder: Path) -> None:
-    """Add tokens for all rows of the embedding, and one beyond them."""
+    """Add tokens for all rows of the embedding, and one more than it has rows."""
     path = folder / "tokenizer.json"
     known = json.loads(path.read_text())
     plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
@@ -146,7 +146,7 @@ ADAPTERS: dict[str, tuple[Callable[[Path], None], str]] = {
 
 @pytest.fixture(scope="module")
 def answered(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """One process is asked about all of them."""
+    """Answers of one probe process about all odd models and adapters."""
     folder = tmp_path_factory.mktemp("odd")
     base = make_models(folder, which=["llama"], layers=2)["llama"]
     questions = []
@@ -175,7 +175,7 @@ def test_an_adapter_that_would_change_nothing_or_end_the_engine_is_one_line(
 
 
 def judge(answer: dict[str, Any], words: str) -> None:
-    """`words` of the refusal; none if the answer shall be facts."""
+    """Check an answer: a refusal in one line with `words`, or facts if there are none."""
     if not words:
         assert "facts" in answer, answer
         return

@@ -1,4 +1,4 @@
-"""The table of kernels by class of processor, held against the conditions in vLLM's own code."""
+"""Our table of kernels by class of processor, against the conditions in vLLM's own code."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ BY_CALL = {
 
 @pytest.fixture(params=kinds.FEATURES)
 def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Kernels:
-    """The table's row of each class, on a processor that torch takes for one of it."""
+    """Row of the table for a class of processor, while torch and vLLM believe to be on such one."""
     kinds.become(request.param, monkeypatch.setattr)
     architecture = CpuArchEnum.ARM if request.param == "arm" else CpuArchEnum.X86
     monkeypatch.setattr(Platform, "get_cpu_architecture", classmethod(lambda cls: architecture))
@@ -63,13 +63,13 @@ def module(weight: torch.Tensor) -> torch.nn.Module:
 
 
 def dispatched(weight: torch.Tensor) -> torch.nn.Module:
-    """A linear layer with what vLLM has chosen for it."""
+    """A linear layer with the kernel that vLLM has chosen for it."""
     utils.dispatch_cpu_unquantized_gemm(made := module(weight), remove_weight=False)
     return made
 
 
 def who(layer: Any) -> Linear | None:
-    """Library that its function calls; None for torch's plain product."""
+    """Library whose function the layer calls; None for torch's ordinary product."""
     return next((BY_CALL[n] for n in layer.cpu_linear.__code__.co_names if n in BY_CALL), None)
 
 
@@ -100,20 +100,38 @@ def test_vllm_dispatches_linear_layers_as_the_table_says(
 
 
 @pytest.mark.parametrize("zen", [False, True])
-def test_linear_layers_that_are_kept_plain_are_packed_by_nobody(
+def test_linear_layers_that_move_keep_their_weights(
     kernels: Kernels, zen: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if zen:
         monkeypatch.setattr(type(current_platform), "is_zen_cpu", lambda self: True)
         namespace = SimpleNamespace(zentorch_linear_unary=None)
         monkeypatch.setattr(torch.ops, "zentorch", namespace, raising=False)
-    for rows, columns in ((64, 64), (8, 64), (1024, 1024)):
-        made = module(weight := torch.zeros(rows, columns, dtype=torch.bfloat16))
+    # Which the extension of a processor without AVX-512 does not have.
+    monkeypatch.setattr(torch.ops._C, "convert_weight_packed", torch.clone, raising=False)
+    for rows, columns, dtype in product((64, 8, 1024), (64, 40, 1024), (BRAIN, FLOAT)):
+        made = module(weight := torch.ones(rows, columns, dtype=getattr(torch, dtype)))
         made.quant_method = UnquantizedLinearMethod()
-        stack.keep_plain_weights([made])
+        stack.keep_weights([made])
         made.quant_method.process_weights_after_loading(made)
-        assert made.cpu_linear is torch.nn.functional.linear
-        assert made.weight.data_ptr() == weight.data_ptr()
+        if processors.of_layers(kernels, rows, columns, dtype) is None:
+            assert made.cpu_linear is torch.nn.functional.linear
+            assert made.weight.data_ptr() == weight.data_ptr()
+        else:
+            assert who(made) is Linear.SGL and made.weight.shape == (1, rows, columns)
+        assert made.weight.nbytes == weight.nbytes
+
+
+def test_a_weight_that_something_else_reads_stays_plain(kernels: Kernels) -> None:
+    """vLLM marks a projection of latent attention as read by other code. It is not packed, and uses
+    torch's ordinary product.
+    """
+    made: Any = module(weight := torch.zeros(64, 64, dtype=torch.bfloat16))
+    made.quant_method, made._cpu_skip_gemm_dispatch = UnquantizedLinearMethod(), True
+    stack.keep_weights([made])
+    made.quant_method.process_weights_after_loading(made)
+    assert made.cpu_linear is torch.nn.functional.linear
+    assert made.weight.data_ptr() == weight.data_ptr() and made.weight.dim() == 2
 
 
 def test_int8_matrices_are_whose_vllm_says(
@@ -203,6 +221,16 @@ def test_an_extension_multiplies_by_four_bits_if_the_table_says_so(extension: st
     said = done.stdout.strip()
     able = {row.four_bits for kind, row in TABLE.items() if row.extension == extension}
     assert able == {said == "True"}
+
+
+@pytest.mark.parametrize("mine", ["avx512_bf16", "amx"])
+def test_tiles_are_left_out_only_where_there_are_none(
+    mine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put: list[str] = []
+    monkeypatch.setattr(kinds, "here", lambda: mine)
+    kinds.without_tiles(lambda owner, name, value: put.append(name))
+    assert bool(put) == (mine != "amx")
 
 
 def test_the_class_of_this_processor_is_the_one_that_torch_sees() -> None:

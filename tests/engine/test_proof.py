@@ -23,7 +23,7 @@ from mirage.engine.cpu_worker import MirageCPUWorker
 from mirage.engine.device_memory import DeviceMemory
 from mirage.engine.elastic_worker import _dummy_step
 from mirage.engine.params import PlacedLayers
-from mirage.engine.proof import TOKENS, UnsupportedModel
+from mirage.engine.proof import TOKENS, NoForward, Proof, Seen, UnsupportedModel
 from tests import kinds
 from tests.tampered.memory import Unawaited
 
@@ -72,14 +72,16 @@ def test_a_wrong_byte_in_a_master_is_caught(index: int, monkeypatch: pytest.Monk
 
 
 class Rows(Remembering):
-    """Takes for many rows another kernel than for few, which was handed the address of a weight."""
+    """Layer that uses another kernel for many rows than for few; that kernel was given the address
+    of a weight.
+    """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x) if x.shape[0] > MANY_TOKENS // 2 else Block.forward(self, x)
 
 
 class Dummies(Runner):
-    """Computes as many tokens as a dummy run is asked for."""
+    """Model runner that computes as many tokens as a dummy run asks for."""
 
     def _dummy_run(self, count: int, **_: object) -> None:
         with torch.inference_mode():
@@ -88,7 +90,9 @@ class Dummies(Runner):
 
 
 def started(model: Model, proof_tokens: tuple[int, ...], most: int) -> DeviceMemory:
-    """Engine as a worker with these sizes of proof starts it; a step has `most` tokens."""
+    """Memory of an engine that a worker has started with proofs of these numbers of tokens; a step
+    has at most `most`.
+    """
     start_up = started_with()
     runner = Dummies(model)
     worker = SimpleNamespace(
@@ -113,7 +117,7 @@ def test_kernels_of_many_rows_are_proven_where_there_are_such() -> None:
 
 
 class Noisy(Block):
-    """Never gives the same bits twice."""
+    """Layer whose outputs never have the same bits twice."""
 
     noise = 1e-5
 
@@ -126,7 +130,7 @@ class Noisy(Block):
 
 
 class NoisyAndRemembering(Noisy, Remembering):
-    """As well, and keeps an address."""
+    """Noisy layer that also keeps the address of its weight, so that moving it matters."""
 
 
 def test_of_a_model_that_differs_each_time_only_more_than_that_counts() -> None:
@@ -135,8 +139,19 @@ def test_of_a_model_that_differs_each_time_only_more_than_that_counts() -> None:
         engine(Model(NoisyAndRemembering))
 
 
+def test_a_model_whose_output_gets_another_shape_is_refused() -> None:
+    shapes, changing = iter([2, 2, 3]), iter([2, 3])
+    proof = Proof(lambda: Seen([], torch.zeros(next(shapes))), "t")
+    with pytest.raises(UnsupportedModel, match="the model gives another output"):
+        proof._compare("with a layer away")
+    with pytest.raises(NoForward):
+        Proof(lambda: Seen([], torch.zeros(next(changing))), "t")
+
+
 class Unwritten(Block):
-    """Reads device memory that nobody wrote: the same until torch gives its freed memory back."""
+    """Layer that reads device memory which was never written: it is the same until torch frees its
+    cache.
+    """
 
     emptied = 0
 
@@ -163,7 +178,7 @@ def test_memory_that_nobody_wrote_differs_between_the_first_two_forwards(
 
 
 class Asking(Model):
-    """Wants something that only a request brings."""
+    """Model that needs an input which only a request has."""
 
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         raise KeyError("pixels")
@@ -213,24 +228,30 @@ def test_weights_that_vanish_while_they_are_loaded_stay(caplog: pytest.LogCaptur
 def test_int8_weights_that_move_as_if_they_could_are_caught(
     processor: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """oneDNN's kernel for them keeps a copy of the weight, and the address of the scale."""
+    """Layers with int8 weights are moved although oneDNN's kernel has a copy of the weight and the
+    scale's address. The proof names the first layer that computes something else.
+    """
     on(processor, monkeypatch)
     make_model(OFFSET, tmp_path)
     out = must(spawn("forced.py", tmp_path, OFFSET))
     assert re.search(r"after its layers were moved, model\.layers\.0\.\S+ gives another", out), out
 
 
+@pytest.mark.slow
 def test_int8_weights_that_stay_parameters_move(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Weights packed as the kernels for AMX do."""
+    """Symmetric int8 weights, packed for AMX, stay parameters of the model. Their layers move, and
+    the engine starts.
+    """
     on("amx", monkeypatch)
     make_model(SYMMETRIC, tmp_path)
     assert must(spawn("forced.py", tmp_path, SYMMETRIC)).split() == ["started", "10"]
 
 
 def on(processor: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Children are on that class of processor, if this one can stand in for it."""
+    """Make later child processes use the kernels of a class of processors, such as ``amx``; skip
+    the test if this machine cannot. None for its own class."""
     if processor is None:
         return
     if not kinds.runs_here(processor):

@@ -26,7 +26,7 @@ KEY = "k" * 64
 
 
 def start(record: Path, model: torch.nn.Module) -> None:
-    """Start an engine with this record of its proof."""
+    """Start an engine with the file `record` for its proof."""
     start_up, runner = started_with(), Runner(model)
     start_up.proven = ProvenBefore(record)
     start_up.parameters.found(model)
@@ -105,7 +105,9 @@ def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
 
 
 def test_all_that_a_proof_depends_on_is_in_its_key(tmp_path: Path) -> None:
-    """Of the configuration of a real engine; in a process whose imports are its own."""
+    """For a real engine's configuration, each change of `CHANGES` gives another key, and what is in
+    `SAME` gives the same. A new process computes them, whose imports are its own.
+    """
     model, out = make_model("llama", tmp_path, layers=2), tmp_path / "keys.json"
     must(spawn_anew("proof_keys.py", model, out, environment={"TMPDIR": os.fspath(tmp_path)}))
     keys = json.loads(out.read_text())

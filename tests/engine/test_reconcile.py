@@ -1,8 +1,9 @@
-"""The way to an allotment, on real memory: allotments, requests and steps in any order.
+"""Steps to an allotment on real memory: allotments, requests and steps in any order.
 
-The design's invariants after every event: KV + resident layers + slots + free pages are the
-grant, no page has two roles, a block in the free queue is mapped, and nothing is unmapped that a
-step in flight may touch. A step that is processed really writes its blocks and reads its layers.
+Checked after every event are the design's invariants: KV memory, resident layers, slots and free
+pages sum to the grant; no page has two roles; a block in the free queue is mapped; nothing is
+unmapped that a step in flight may use. A step that is processed really writes its blocks and reads
+its layers.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class SettlementMachine(RuleBasedStateMachine):
         self.range, self.extents = self.host.range, self.host.extents
         self.fence = Fence()
         self.stepping = False
-        # One thing a pass: nothing is ever as fast as that.
+        # One thing a round: nothing is ever as fast as that.
         pace = Pace(1e-9, lambda: self.stepping)
         # Nothing is waited for: each look at the clock is a minute later.
         clock = partial(next, count(step=60))
@@ -77,7 +78,9 @@ class SettlementMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.reconciler.rests and not self.in_flight)
     @rule()
     def fall_asleep(self) -> None:
-        """Requests are preempted: nothing is held then that could be given."""
+        """If the allotment says asleep, preempt all requests. The engine then holds only the memory
+        of a sleeping one.
+        """
         if not self.reconciler.target.asleep:
             return
         while self.requests:
@@ -105,7 +108,9 @@ class SettlementMachine(RuleBasedStateMachine):
 
     @rule(pages=st.integers(0, 4))
     def device_is_short(self, pages: int) -> None:
-        """Of memory that was granted: it is another process's for a while."""
+        """Let the device have only `pages` more pages, because another process has memory that was
+        granted.
+        """
         driver = self.memory.driver
         assert isinstance(driver, HostDriver)
         driver.capacity_bytes = driver.used_bytes() + pages * PAGE
@@ -128,7 +133,9 @@ class SettlementMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.reconciler.exceeded)
     @rule()
     def preempt(self) -> None:
-        """The newest, until the others fit: soon after, no more is held than was called back to."""
+        """Preempt the newest requests until the others fit a recall. Soon after, no more extents
+        are held than it allows.
+        """
         while self.reconciler.exceeded:
             self.pool.free_blocks(self.requests.pop())
         while self.in_flight:
@@ -163,7 +170,9 @@ class SettlementMachine(RuleBasedStateMachine):
     )
     @rule(extents=st.integers(1, EXTENTS))
     def the_last_request_ends_under_a_step_and_less_is_allotted(self, extents: int) -> None:
-        """Rare by chance: blocks that are free, are not wanted, and are still being written."""
+        """End all requests while a step is in flight, and allot less. Blocks that the step still
+        writes are then free and not wanted, which is rare by chance.
+        """
         self.schedule()
         while self.requests:
             self.finish(0)
@@ -202,7 +211,9 @@ class SettlementMachine(RuleBasedStateMachine):
             assert touched <= set(self.extents.mapped)
 
     def teardown(self) -> None:
-        """Idle again, it comes to hold exactly its allotment."""
+        """At the end no request runs and the device has enough memory: the engine holds exactly its
+        allotment.
+        """
         self.device_has_enough()
         self.stepping = False
         while self.requests:
@@ -236,7 +247,9 @@ def test_an_extent_stays_until_the_step_that_touches_it_is_processed() -> None:
 
 
 def test_a_device_that_is_short_is_asked_seldom_and_what_it_has_is_had() -> None:
-    """Torch is asked once to give back what it caches; no pass asks again before its time."""
+    """A device has three pages of the eight that are granted. These are taken at once, torch is
+    asked once to free its cache, and the device is then asked only now and then.
+    """
     host, now, uncached = HostMemory(), [0.0], list[int]()
     try:
         blocks, fence = host.blocks, Fence()

@@ -1,4 +1,6 @@
-"""The decisions on routes against the installed vLLM: its server with all on, and its sources."""
+"""Our decisions on routes against the installed vLLM: its server with all options,
+and its sources.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ from pathlib import Path
 import pytest
 from children import must, spawn_anew
 
-from mirage.serve.openapi import openapi_text
-from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES, NEWER, ROUTES
+from mirage.serve.api.routes import FORM_ROUTES, JSON_ROUTES, NEWER, ROUTES
+from mirage.serve.router.openapi import openapi_text
 
 pytestmark = pytest.mark.engine
 
@@ -33,13 +35,13 @@ BEHIND = {
     *("/v1/chat/completions/batch", "/fault_tolerance/apply", "/adapters", "/static"),
 }
 """Routes of flags, variables, tasks and packages: if one is not found, not all was asked for."""
-SERVE = Path(__file__).parents[2] / "mirage" / "serve"
+ROUTER = Path(__file__).parents[2] / "mirage" / "serve" / "router"
 ELSEWHERE = {"/ready", "/readyz"}
 """Routes of other servers of vLLM's: its supervisor of several, and its preloader."""
 
 
 def written(folder: Path) -> Iterator[str]:
-    """Paths of routes in the sources, be they registered in this installation or not."""
+    """Paths of routes in vLLM's sources, whether or not this installation registers them."""
     for file in folder.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             match node:
@@ -56,17 +58,20 @@ def test_every_route_of_vllms_has_a_decision() -> None:
     sources = set(written(Path(spec.submodule_search_locations[0])))
     found = {*answered, *sources} - ELSEWHERE
     assert found >= BEHIND
-    assert found - ROUTES.keys() == set(), "say in mirage/serve/routes.py what is done with them"
+    assert found - ROUTES.keys() == set(), (
+        "say in mirage/serve/api/routes.py what is done with them"
+    )
     assert ROUTES.keys() - found <= NEWER, "vLLM has these no more"
 
 
+@pytest.mark.slow
 def test_schemas_of_requests_are_those_of_the_installed_vllm(tmp_path: Path) -> None:
     file = tmp_path / "request_schemas.json"
     must(spawn_anew("app_schemas.py", str(file)))
-    found, here = file.read_text(), (SERVE / file.name).read_text()
+    found, here = file.read_text(), (ROUTER / file.name).read_text()
     if json.loads(found)["vllm"] == json.loads(here)["vllm"]:
         assert here == found, (
-            f"make it anew: python tests/engine/app_schemas.py {SERVE / file.name}"
+            f"make it anew: python tests/engine/app_schemas.py {ROUTER / file.name}"
         )
     else:  # another one than that of the document
         assert json.loads(found)["requests"].keys() >= json.loads(here)["requests"].keys()

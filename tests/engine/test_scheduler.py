@@ -1,4 +1,4 @@
-"""Bounds of one step between vLLM and its scheduler, in force in that step alone."""
+"""Bounds of one step that our scheduler sets in vLLM's, in force in that step alone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.engine
 
 @pytest.fixture
 def core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A scheduler that takes turns, with one request that runs and one that waits."""
+    """A scheduler in turns that has the turn, with one running request and one waiting."""
     core = made(tmp_path, monkeypatch, temporal=True)
     core.mailbox.post(Turn(True))
     core.add_request(request("a"))
@@ -42,7 +42,7 @@ def request(name: str) -> Request:
 
 
 def scheduled(core: Any) -> set[str]:
-    """Requests of the next step, which is computed too."""
+    """Names of the requests in the next step, which is answered too."""
     output = core.schedule()
     computed(core, output)
     return set(output.num_scheduled_tokens)

@@ -1,8 +1,9 @@
-"""vLLM's second model runner under our GPU worker: what runs on a GPU, with tensors on the CPU.
+"""vLLM's second model runner under our GPU worker, as on a GPU, with tensors on the CPU.
 
-Triton's kernels run in its interpreter, parameters and KV cache lie in memory of the GPU's driver
-over the stand-in, `second_graphs` captures and replays graphs. `second_stubs` names what is not
-vLLM's. Nothing runs behind the thread that issues it here, so no order of streams is seen.
+Triton's kernels run in its interpreter. Parameters and KV cache are in memory of the stand-in for
+the GPU's driver, and `second_graphs` captures and replays graphs. `second_stubs` has all that is
+not vLLM's own. Each operation is done when it is issued, so errors in the order of streams are not
+seen.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ Found = dict[str, dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Found:
-    """What the first runner said, and each mode that a selected test asks for."""
+    """Results of the first runner, and of each mode that a selected test needs."""
     items = [item for item in request.session.items if item.path == request.path]
     asked = {item.callspec.params["mode"] for item in items if hasattr(item, "callspec")}
     folder = tmp_path_factory.mktemp("second")
@@ -87,7 +88,9 @@ def test_whole_graphs_are_replayed_while_no_layer_streams_and_pieces_else(found:
 
 @pytest.mark.slow
 def test_the_warm_up_ran_steps_over_the_blocks_that_have_memory(found: Found) -> None:
-    """Prompts, three steps of decoding, and those of captures."""
+    """The warm-up ran a step of prompts, three decode steps and those of captures, and used only
+    blocks with memory.
+    """
     warm = found["second"]["warm"]
     assert warm["_prepare_prefill_inputs_kernel"] == 1 and warm["_gather_block_tables_kernel"] == 4
     assert warm["kernel_unified_attention"] >= 5 * LAYERS
@@ -103,7 +106,9 @@ def test_a_capture_that_fails_leaves_eager_steps_and_the_tokens(mode: str, found
 @pytest.mark.rare
 @pytest.mark.parametrize("mode", ["unawaited", "unloaded", "ungated"])
 def test_a_layer_that_is_not_there_gives_other_tokens(mode: str, found: Found) -> None:
-    """Nobody waits for it, nobody copies it, or a graph without waits is replayed."""
+    """Control: a step does not wait for a layer, the layer is not loaded, or a graph without waits
+    is replayed. Tokens differ from the moment on at which layers are given away.
+    """
     said, right = (found[one]["tokens"] for one in (mode, "second"))
     assert said != right
     assert [tokens[:GIVE] for tokens in said] == [tokens[:GIVE] for tokens in right]
@@ -114,5 +119,7 @@ def test_a_layer_that_is_not_there_gives_other_tokens(mode: str, found: Found) -
     ("mode", "status"), [("ungrown", EXCEPTION), ("unbounded", SEGMENTATION_FAULT)]
 )
 def test_a_kv_block_without_memory_ends_the_engine(mode: str, status: int, found: Found) -> None:
-    """Taken by the warm-up; after a growth that maps nothing the books notice it before a step."""
+    """Control: the warm-up uses blocks without memory, or KV memory grows without being mapped. The
+    process ends with `status`.
+    """
     assert found[mode] == {"exitcode": status}

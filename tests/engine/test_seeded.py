@@ -1,4 +1,6 @@
-"""A seeded request says the same however its prompt is split over steps, and ends no engine."""
+"""A seeded request gives the same text however its prompt is split over steps, and
+ends no engine.
+"""
 
 from __future__ import annotations
 

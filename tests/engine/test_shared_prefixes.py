@@ -1,4 +1,4 @@
-"""What a trace says that prompts share, vLLM finds in its prefix cache, and no more."""
+"""vLLM's prefix cache finds exactly what a trace says that prompts share."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ blocks that were taken again, and that are cached while nobody has them."""
 
 @pytest.fixture(scope="module")
 def replayed(tmp_path_factory: pytest.TempPathFactory) -> list[list[Row]]:
-    """A trace of hashes of 512 tokens, lengths times an eighth; and one of sessions."""
+    """Results for a trace with hashes of 512 tokens, at an eighth of its lengths, and for one with
+    sessions.
+    """
     folder = tmp_path_factory.mktemp("shared")
     hashed, talks = folder / "hashed.jsonl", folder / "talks.yaml"
     rows = [
@@ -38,7 +40,7 @@ def replayed(tmp_path_factory: pytest.TempPathFactory) -> list[list[Row]]:
 
 
 def blocks(tokens: int) -> int:
-    """Tokens of whole blocks."""
+    """Number of tokens in the whole blocks of `tokens` tokens."""
     return tokens // BLOCK_TOKENS * BLOCK_TOKENS
 
 
@@ -60,7 +62,9 @@ def test_turns_of_a_session_hit_the_prompts_before_them(replayed: list[list[Row]
 
 
 def test_engines_report_what_was_taken_again(replayed: list[list[Row]]) -> None:
-    """One request after the other: nobody has the blocks that the next one finds."""
+    """Requests run one after the other, so cached blocks are idle when the next one finds them. The
+    engine's report counts them.
+    """
     again = 0
     for _, cached, _, reported, _ in [*replayed[0], *replayed[1]]:
         again += cached // BLOCK_TOKENS

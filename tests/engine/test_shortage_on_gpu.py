@@ -1,6 +1,6 @@
-"""The grant path on a GPU that is short of granted memory: what is asked of it, and what is had.
+"""An engine's grant on a GPU that lacks granted memory: calls to the driver, and memory got.
 
-Over the stand-in, whose calls are counted. No pass ends the engine.
+The driver is the stand-in, which counts calls. No round ends the engine.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from mirage.engine import backend
 from mirage.engine.blockpool import ElasticBlocks
 from mirage.engine.device_memory import DeviceMemory
 from mirage.engine.memory_worker import MemoryWorker
-from mirage.engine.settings import EngineSettings
 from mirage.protocol import Allotment, ModelShape
+from tests.settings import engine_settings
 from tests.vmm.conftest import standin as loaded
 from tests.vmm.libcuda import StandIn
 from tests.vmm.libcuda.engines import over_standin
@@ -36,7 +36,7 @@ DEVICE_PAGES = 51
 
 
 class Engine:
-    """The KV cache of one engine, on a device with less than its grant."""
+    """The KV cache of an engine whose device has less memory than its grant."""
 
     def __init__(self, memory: DeviceMemory) -> None:
         self.memory, self.now = memory, 0.0
@@ -55,7 +55,7 @@ class Engine:
     def uncache(self) -> None:
         self.uncached += 1
 
-    def passes(self, count: int) -> None:
+    def rounds(self, count: int) -> None:
         for _ in range(count):
             self.reconciler.reconcile()
             self.now += 0.005
@@ -70,7 +70,7 @@ def standin() -> Iterator[StandIn]:
 
 @pytest.fixture
 def engine(standin: StandIn, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
-    settings = EngineSettings(policy="mirage", tenant="t", base_blocks=START, page=PAGE)
+    settings = engine_settings(base_blocks=START, page=PAGE)
     monkeypatch.setattr(backend, "_host", lambda s: over_standin(s, DEVICE_PAGES * PAGE))
     before = backend.torch
     memory = DeviceMemory(settings)
@@ -85,7 +85,7 @@ def test_what_the_device_has_is_kept_and_the_rest_is_asked_for_seldom(
     before = standin.calls()
     engine.reconciler.aim(Allotment(1, 0, 1, WANTED, WANTED * EXTENT))
     assert len(engine.extents.mapped) == DEVICE_PAGES // EXTENT_PAGES
-    engine.passes(10)
+    engine.rounds(10)
     calls = {name: count - before.get(name, 0) for name, count in standin.calls().items()}
     # All that there is; the refused one, and once more what is left when torch was asked.
     there = DEVICE_PAGES - START * EXTENT_PAGES
@@ -99,7 +99,7 @@ def test_what_the_device_has_is_kept_and_the_rest_is_asked_for_seldom(
 def test_for_as_long_as_it_lasts_nothing_storms(engine: Engine, standin: StandIn) -> None:
     engine.reconciler.aim(Allotment(1, 0, 1, WANTED, WANTED * EXTENT))
     before = standin.calls()["cuMemCreate"]
-    engine.passes(4000)  # twenty seconds
+    engine.rounds(4000)  # twenty seconds
     assert standin.calls()["cuMemCreate"] - before < 100
     assert engine.uncached == 1
 
@@ -107,10 +107,10 @@ def test_for_as_long_as_it_lasts_nothing_storms(engine: Engine, standin: StandIn
 def test_it_has_all_of_it_once_the_device_does(engine: Engine, standin: StandIn) -> None:
     engine.reconciler.aim(Allotment(1, 0, 1, WANTED, WANTED * EXTENT))
     engine.reconciler.aim(Allotment(2, 0, 1, 4, 4 * EXTENT))
-    engine.passes(2)
+    engine.rounds(2)
     assert len(engine.extents.mapped) == 4
     engine.reconciler.aim(Allotment(3, 0, 1, 12, 12 * EXTENT))
-    engine.passes(1000)
+    engine.rounds(1000)
     assert engine.reconciler.reconciled and engine.uncached == 1
 
 
@@ -121,6 +121,6 @@ def test_a_device_that_cannot_map_what_it_has_ends_no_engine(
     for _ in range(2):
         standin.fail(1, call, 2)
     engine.reconciler.aim(Allotment(1, 0, 1, 12, 12 * EXTENT))
-    engine.passes(1000)
+    engine.rounds(1000)
     assert engine.reconciler.reconciled
     engine.memory.check_integrity()

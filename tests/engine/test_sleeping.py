@@ -1,6 +1,6 @@
-"""Engines that fall asleep under load and wake: no text differs, and nothing is held meanwhile.
+"""Engines fall asleep under load and wake: texts are the same, and memory is given up meanwhile.
 
-The script itself compares every text, and what is held with `geometry.asleep_bytes`.
+The child process compares every text, and the memory that is held with `geometry.asleep_bytes`.
 """
 
 from __future__ import annotations

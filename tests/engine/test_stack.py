@@ -1,4 +1,4 @@
-"""Which layers of a model move, and which of their parameters, on small models of plain torch."""
+"""Layers of a model that move, and the parts of them that do, on small models of plain torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OF_BLOCK = 2 * (WIDTH * WIDTH + WIDTH) * 4
 
 
 def moving_bytes(model: torch.nn.Module) -> list[int]:
-    """Of each layer, parameters that move."""
+    """Bytes of the parameters that move, for each layer."""
     return [
         sum(storage[0].untyped_storage().nbytes() for storage in unit)
         for unit in units(find(model), model)
@@ -26,7 +26,9 @@ def moving_bytes(model: torch.nn.Module) -> list[int]:
 
 
 class Encoder(torch.nn.Module):
-    """A smaller stack with attention, and a larger one without."""
+    """Model with a small stack of layers with attention, a larger one without, and a language
+    model.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +93,9 @@ def test_parameters_that_something_outside_shares_stay() -> None:
 
 
 class Viewing(Block):
-    """Looks at its weight through a buffer and an attribute, as Mamba and MLA do."""
+    """Layer that reads its weight through a buffer and an attribute, as Mamba and latent attention
+    do.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -129,7 +133,9 @@ def test_plain_tensors_and_rotary_caches_count_once_as_fixed() -> None:
 
 @pytest.mark.parametrize("moves", [True, False])
 def test_every_policy_computes_with_the_same_kernels(moves: bool) -> None:
-    """On a CPU vLLM packs weights for faster ones unless told not to, and then none can move."""
+    """Under each policy, also one whose layers do not move, linear layers keep torch's kernels.
+    vLLM on a CPU would otherwise pack their weights, and then none could move.
+    """
     model = Model()
     linears = [m for m in model.layers.modules() if isinstance(m, torch.nn.Linear)]
     for module in linears:

@@ -1,4 +1,4 @@
-"""Under which name an engine's blocks are read: never that of other weights."""
+"""The fingerprint under which an engine's blocks are stored is never that of other weights."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from toys import Model
 from mirage.config import Policy
 from mirage.engine import content
 from mirage.engine.params import PlacedLayers
-from mirage.engine.settings import EngineSettings
 from mirage.engine.tiers import offer
 from mirage.engine.tiers.offer import fingerprint, why_not
 from tests import kinds
+from tests.settings import engine_settings
 
 pytestmark = pytest.mark.engine
 ROWS = 5
@@ -27,7 +27,7 @@ ROWS = 5
 
 @pytest.fixture
 def parameter(monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
-    """Five rows and a rest, in three chunks."""
+    """Parameter of five rows and a rest, so that its digest takes three chunks."""
     monkeypatch.setattr(content, "CHUNK", 2 * content.WIDTH)
     count = ROWS * content.WIDTH + 100
     return torch.randint(0, 256, (count,), dtype=torch.uint8, generator=torch.manual_seed(0))
@@ -71,7 +71,9 @@ def test_nothing_and_a_single_number_have_a_digest() -> None:
 
 
 def test_weights_that_a_kernel_hides_have_no_name() -> None:
-    """Else an int8 model on a CPU would read the blocks of another of its shape."""
+    """A kernel has taken a layer's weights away, so the model has no fingerprint and uses no tier.
+    Otherwise an int8 model could read blocks of another one of the same shape.
+    """
     model = Model()
     placed = PlacedLayers()
     placed.found(model)
@@ -79,7 +81,7 @@ def test_weights_that_a_kernel_hides_have_no_name() -> None:
     first = next(m for m in model.layers[0].modules() if isinstance(m, torch.nn.Linear))
     first.weight.data = torch.empty(0)
     assert "a kernel has taken their weights away" in (placed.hidden() or "")
-    settings = EngineSettings(policy="mirage", tenant="t", base_blocks=2)
+    settings = engine_settings()
     config = SimpleNamespace(
         cache_config=SimpleNamespace(enable_prefix_caching=True),
         model_config=SimpleNamespace(is_encoder_decoder=False),
@@ -100,9 +102,10 @@ def mark_of(
     packed: float | None = None,
     **media: Any,
 ) -> bytes:
-    """Model of the same weights and layout each time; with a `folder` of a multimodal model.
+    """Fingerprint of a model with the same weights and block layout each time. With `folder` it is
+    multimodal.
 
-    `packed` is what an attention on AMX has made of a weight.
+    `packed` is the value that attention on AMX has packed into a weight.
     """
     model: Any = torch.nn.Linear(2, 2)
     model.is_amx_bmm_enabled = packed is not None
@@ -124,7 +127,7 @@ def mark_of(
     )
     tensor = SimpleNamespace(block_stride=512, layer_stride=4096, layers=["one"], offset=0)
     blocks = SimpleNamespace(kv_cache_groups=[], kv_cache_tensors=[tensor])
-    settings = EngineSettings(policy=Policy.POOLED, tenant=tenant, base_blocks=1, adapters=adapters)
+    settings = engine_settings(policy=Policy.POOLED, tenant=tenant, adapters=adapters)
     return fingerprint(config, blocks, model, settings)
 
 
@@ -139,7 +142,9 @@ def use_backend(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 
 
 def test_other_kernels_are_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Inside of a block each lays out keys its own way, on a CPU also by what that can do."""
+    """The fingerprint differs for each class of processor and for another attention backend,
+    because each lays out keys in a block its own way.
+    """
     marks = []
     for processor in kinds.ORDER:
         kinds.become(processor, monkeypatch.setattr)
@@ -163,12 +168,16 @@ def test_off_a_cpu_nobody_asks_what_it_can(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_another_context_length_is_another_name() -> None:
-    """By it vLLM chooses between the two sets of factors of LongRoPE, and so other keys."""
+    """The fingerprint differs for another context length, by which vLLM chooses between the factors
+    of LongRoPE and so the keys.
+    """
     assert mark_of(64) == mark_of(64) != mark_of(128)
 
 
 def test_an_adapter_that_was_replaced_has_another_name(tmp_path: Path) -> None:
-    """vLLM's hash of a block names an adapter and its folder, and disks outlive both."""
+    """The fingerprint depends on the adapter's file, because vLLM's hash of a block has only the
+    adapter's name and folder, and disks outlive both.
+    """
     weights = tmp_path / "adapter_model.safetensors"
     (tmp_path / "adapter_config.json").write_text("{}")
     weights.write_bytes(b"one")
@@ -181,7 +190,9 @@ def test_an_adapter_that_was_replaced_has_another_name(tmp_path: Path) -> None:
 
 
 def test_models_that_see_share_nothing_with_other_tenants(tmp_path: Path) -> None:
-    """A client may name a picture instead of having it hashed, and another the same way."""
+    """The fingerprint of a multimodal model depends on the tenant. A client may give a picture an
+    id instead of having it hashed, and clients of another tenant may use the same id.
+    """
     assert mark_of(tenant="a") == mark_of(tenant="b")
     seen = mark_of(tenant="a", folder=tmp_path)
     assert seen == mark_of(tenant="a", folder=tmp_path) != mark_of(tenant="b", folder=tmp_path)

@@ -1,4 +1,4 @@
-"""What an engine remembers of requests that load, and for how long."""
+"""An engine's records of requests that load KV blocks, and the time that they stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Families in storms above pools of the tests' say what plain vLLM says; `make long` has all."""
+"""Families in storms above pools: answers are plain vLLM's; `make long` has all families."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.zoo.judging import other_texts
 pytestmark = pytest.mark.engine
 
 PLAIN, STORM, TIERS, SPOILED = "storm-plain", "storm", "storm-tiers", "storm-spoiled"
-"""Of `tier_storms.py`."""
+"""Names of the modes in `tier_storms.py`."""
 QUICK = "gemma3"  # windows and full attention: four KV groups
 SLOW = [QUICK, "opt", "qwen3-moe", "mixtral", "gpt-oss", "cohere2", "mistral-window"]
 ALWAYS = ("hits", "stored", "aborted", "slept")
-"""What happens in each storm."""
+"""Counters that must be positive for each family in modes `STORM` and `TIERS`."""
 MOSTLY = ("evicted", "preemptions", "risen", "revocations")
-"""What happens in some of several."""
+"""Counters whose sum over several families must be positive in mode `TIERS`."""
 
 Runs = dict[str, dict[str, dict[str, Any]]]
 

@@ -1,6 +1,6 @@
-"""Turns above a pool: what suspended requests sit on goes down, and comes up when they go on.
+"""Turns above a pool: blocks of suspended requests go down, and come up when these go on.
 
-The script itself compares every text with what the model says by itself.
+The child process compares every text with what the model says by itself.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""KV blocks below the device: real vLLM above a pool of the tests', with texts that are known.
+"""KV blocks below the device: real vLLM above a pool of the test, with known texts.
 
-The scripts themselves compare every text with what the model says by itself.
+The child processes compare every text with what the model says by itself.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ def test_nothing_is_stored_while_all_fits(scenes: dict[str, Any]) -> None:
 
 
 def test_what_the_device_has_is_sought_too(scenes: dict[str, Any]) -> None:
-    """So its copies are used as often as it is, without a word more."""
+    """Blocks that the device has are looked up in the pool too, so that the pool's copies count as
+    used as often as the device's.
+    """
     assert scenes["reused"]["sought_of_the_device"] >= scenes["reused"]["blocks"] > 0
 
 

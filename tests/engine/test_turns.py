@@ -1,4 +1,4 @@
-"""Temporal sharing inside the engine: when a revoked engine stops, and what it says of it."""
+"""Temporal sharing in the engine: the step after which a revoked engine stops, and its report."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from tests.zoo import FAMILIES, companions, driving, make_all
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 EVERY = 1 + len(companions.ADAPTERS)
-"""Of that many prompts the first is for no adapter."""
+"""Distance between consecutive prompts without an adapter; the prompts between have one each."""
 
 
 def test_no_adapter_is_no_adapter_beside_others_while_memory_moves(tmp_path: Path) -> None:
@@ -28,7 +28,7 @@ def test_no_adapter_is_no_adapter_beside_others_while_memory_moves(tmp_path: Pat
 
 
 def tokens(outputs: list[Any]) -> list[list[int]]:
-    """Of each prompt, without logprobs: adapters share no prefixes, so batches are others, and
-    some kernels round by them.
+    """Tokens of each output, without logprobs. Adapters share no prefixes, so batches differ, and
+    some kernels round by the batch.
     """
     return [output[0] for output in outputs]

@@ -1,9 +1,9 @@
-"""Child process: memory is called back between vLLM's schedule() and the step itself.
+"""Child process: memory is recalled between vLLM's schedule() and the step itself.
 
 python tier_between.py MODELS STEPS_IN_FLIGHT
 
-vLLM names blocks by what they will hold before the step has computed it. A copy that is made then
-holds something else. The second run fails if it is believed.
+vLLM gives blocks the hashes of their future content before the step has computed it. A copy to the
+tier that is made then has other content. The second run fails if that copy is used.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TOKENS = 8
 
 
 def called_back_once(engine: Tiered) -> None:
-    """Right after a prompt was scheduled, as the agent's thread may do it."""
+    """Recall memory once, right after a prompt was scheduled, as the agent's thread may do."""
     scheduler = engine.scheduler
     schedule = scheduler.schedule
 

@@ -1,8 +1,8 @@
-"""Child process: extents leave while slow copies read them, and nothing keeps them.
+"""Child process: extents are unmapped while slow copies read them, and nothing keeps them mapped.
 
 python tier_guard.py MODELS
 
-A copy then reads what was unmapped: a segmentation fault here, an illegal address on a GPU.
+A copy then reads unmapped memory: a segmentation fault here, an illegal address on a GPU.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ BYTES_PER_S = 2e7
 
 
 def slow_copies(engine: Tiered) -> dict[str, Any]:
-    """Extents are taken back in mid-request, with copies of what was in them under way."""
+    """Scene: extents are taken back in the middle of requests, while copies of their blocks to the
+    tier are under way.
+    """
     driver = engine.scheduler.worker.memory.driver
     # The driver looks whether a copy's memory is mapped, which no device does.
     driver._check_copy = lambda *copy: None

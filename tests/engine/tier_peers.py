@@ -1,4 +1,4 @@
-"""Child process: peers want their memory back and lend it again while requests run.
+"""Child process: peers revoke their memory and lend it again while requests run.
 
 python tier_peers.py MODELS FAMILY SEED REQUESTS
 
@@ -63,7 +63,9 @@ def disturb(engine: Tiered, rng: random.Random) -> None:
 
 
 def rescued(engine: Tiered, prompt: list[int]) -> int:
-    """Blocks of a prompt that come from host memory after all peers wanted theirs back."""
+    """Number of a prompt's blocks that come from host memory after all peers have revoked their
+    memory.
+    """
     pool: Any = engine.pool
     lend_all(pool, PEER_BLOCKS)
     engine.run([prompt], 1)

@@ -1,8 +1,8 @@
-"""Child process: requests in a queue whose blocks lie on a slow disk. Prints facts as JSON.
+"""Child process: queued requests whose blocks are on a slow disk. Prints facts as JSON.
 
 python tier_prefetch.py MODELS
 
-One slot, and priorities that turn the order of arrival round.
+One request runs at a time, and priorities reverse the order of arrival.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ WORKER = "tests.tampered.cpu_worker.DiskedWorker"
 
 
 def make(models: Path, **arguments: Any) -> Tiered:
-    """An engine with one slot above a disk."""
+    """An engine that runs one request at a time, above a disk."""
     return Tiered(models, blocks=EXTENTS, worker=WORKER, arguments={"max_num_seqs": 1, **arguments})
 
 
 def on_disk(engine: Tiered, batch: list[list[int]]) -> None:
-    """Compute prompts; their blocks then lie on the disk and nowhere else."""
+    """Compute prompts, after which their blocks are on the disk and nowhere else."""
     engine.run(batch, TOKENS)
     engine.sleep_and_wake(EXTENTS)
     pool: Any = engine.pool
@@ -44,7 +44,9 @@ def add(engine: Tiered, name: str, prompt: list[int], tokens: int, priority: int
 
 
 def queued(engine: Tiered, batch: list[list[int]]) -> dict[str, Any]:
-    """They wait for the only slot, which a long request has; the last one is the most urgent."""
+    """Scene: requests wait for the only running one, which is long. The last one is the most
+    urgent, so its blocks come up first.
+    """
     core, pool = engine.llm.llm_engine, engine.pool
     disk: Any = pool.disk
     (busy,) = engine.prompts(1, 20, seed=9)
@@ -74,13 +76,15 @@ def queued(engine: Tiered, batch: list[list[int]]) -> dict[str, Any]:
 
 
 def keys_of(engine: Tiered) -> dict[Key, int]:
-    """Which request of the queue lacks a key."""
+    """Number of the queued request that lacks each key."""
     lacks = engine.tiers.manager._prefetch._lacks
     return {key: int(request.split("-")[0]) for request, keys in lacks.items() for key in keys}
 
 
 def held(engine: Tiered, batch: list[list[int]]) -> int:
-    """What the device has cached is not brought up for who finds it there."""
+    """Number of blocks that come up from the disk for a batch that the device has cached: there
+    should be none.
+    """
     pool: Any = engine.pool
     pool.sink_all()
     pool.disk.risen.clear()

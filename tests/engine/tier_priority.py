@@ -1,9 +1,9 @@
-"""Child process: a request loses its blocks in the schedule() that gave it a part of the step.
+"""Child process: a request loses its blocks in the same schedule() that gave it a part of the step.
 
 python tier_priority.py MODELS
 
-By priority vLLM preempts whom it has scheduled a moment before, and has named blocks by what that
-request would have computed into them. Prints what was right, as JSON.
+With priorities vLLM may preempt a request that it has just scheduled, and whose blocks have the
+hashes of what it would have computed. Prints which texts were right, as JSON.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ URGENT_AT = 3
 
 
 def texts(engine: Tiered, patient: list[int], urgent: list[int]) -> dict[str, list[int]]:
-    """Of both, by their names."""
+    """Texts of both requests by name; the urgent one comes while the patient one runs."""
     vllm, said = engine.llm.llm_engine, dict[str, list[int]]()
 
     def add(name: str, prompt: list[int], tokens: int, priority: int) -> None:

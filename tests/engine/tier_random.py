@@ -1,8 +1,8 @@
-"""Child process: requests come, end and are aborted while everything below them moves.
+"""Child process: requests come, end and are aborted while memory and pool change at random.
 
 python tier_random.py MODELS FAMILY SEED REQUESTS
 
-Two steps are in flight; memory and pool change at random. Prints facts as JSON.
+Two steps are in flight. Prints facts as JSON.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ def random_run(engine: Tiered, seed: int, count: int) -> dict[str, Any]:
 
 
 def disturb(engine: Tiered, rng: random.Random) -> None:
-    """Extents and layers go and come; the pool shrinks, is late, loses what it had."""
+    """Change something at random: extents and layers go or come; the pool shrinks, is slow or
+    silent, or loses blocks.
+    """
     pool: Any = engine.pool
     if rng.random() < 0.1:
         remapped = rng.choice((0, 0, 1, 2)) if engine.scheduler.worker.memory.streamer else 0

@@ -1,4 +1,4 @@
-"""Child process: an engine above a pool, through what may happen to it. Prints facts as JSON.
+"""Child process: an engine above a pool, scene by scene. Prints facts as JSON.
 
 python tier_scenes.py MODELS
 """
@@ -22,12 +22,12 @@ TOKENS = 8
 
 
 def asked(batch: list[list[int]]) -> int:
-    """Tokens that a batch takes with nothing to reuse."""
+    """Number of tokens that a batch computes if nothing is reused."""
     return sum(map(len, batch)) + len(batch) * (TOKENS - 1)
 
 
 def reused(engine: Tiered) -> dict[str, Any]:
-    """The same prompts again, after everything left the device."""
+    """Scene: the same prompts come again after all cached blocks have left the device."""
     batch = engine.prompts(4, 150, seed=1)
     first = engine.run(batch, TOKENS)
     stored_before = engine.counts.stored_blocks
@@ -50,7 +50,9 @@ def reused(engine: Tiered) -> dict[str, Any]:
 
 
 def turns(engine: Tiered) -> dict[str, Any]:
-    """A prompt that goes on after an answer: what was decoded is found as well."""
+    """Scene: a prompt continues an earlier answer, whose decoded blocks are found in the pool as
+    well.
+    """
     (prompt,) = engine.prompts(1, 70, seed=2)
     engine.run([prompt], 64)
     engine.sleep_and_wake(EXTENTS)
@@ -59,7 +61,7 @@ def turns(engine: Tiered) -> dict[str, Any]:
 
 
 def evicted(engine: Tiered) -> dict[str, Any]:
-    """More prompts than the device holds, in turns."""
+    """Scene: more prompts than the device holds come one batch after the other, twice."""
     engine.allot(24)
     batches = [engine.prompts(3, 140, seed=10 + i) for i in range(5)]
     first = sum(engine.run(batch, TOKENS) for batch in batches)
@@ -68,7 +70,7 @@ def evicted(engine: Tiered) -> dict[str, Any]:
 
 
 def preempted(engine: Tiered, *, silent: bool, seed: int) -> dict[str, Any]:
-    """More requests than there is memory for all of."""
+    """Scene: more requests run than there is memory for. With `silent` the pool does not answer."""
     engine.pool.silent = silent
     engine.allot(24)
     before = engine.scheduler.counts.preemptions
@@ -82,7 +84,7 @@ def preempted(engine: Tiered, *, silent: bool, seed: int) -> dict[str, Any]:
 
 
 def misbehaving(engine: Tiered) -> dict[str, Any]:
-    """Nothing but the hit is lost."""
+    """Scene: the pool fails in five ways, one after the other. Only the hit is lost each time."""
     engine.allot(EXTENTS)
     batch = engine.prompts(3, 150, seed=3)
     facts: dict[str, Any] = {"asked": asked(batch)}
@@ -114,7 +116,9 @@ def unmapped(place: Any) -> int:
 
 
 def convoy(engine: Tiered) -> dict[str, Any]:
-    """Two requests want the same blocks; the load of the first one stands still."""
+    """Scene: two requests need the same blocks, and the load of the first one does not end. The
+    second computes them after a while.
+    """
     core = engine.llm.llm_engine
     (prefix,) = engine.prompts(1, 160, seed=7)
     engine.run([prefix], TOKENS)
@@ -140,7 +144,7 @@ def convoy(engine: Tiered) -> dict[str, Any]:
 
 
 def refused_stores(engine: Tiered) -> dict[str, Any]:
-    """Copies down that fail are given up, and done again later."""
+    """Scene: copies down to the pool fail; they are given up, and made again later."""
     engine.pool.forget()
     failed, stored = engine.counts.failed_stores, engine.counts.stored_blocks
     spoil(engine, "unmapped", True)

@@ -1,10 +1,10 @@
-"""A storm over one family of the zoo: all that moves memory moves at random, at once.
+"""Child process's storm over a family of the zoo: all that moves memory does so at random.
 
-Extents and layers come and go, the engine falls asleep and wakes, and requests come, are preempted,
-aborted and chunked, with two steps in flight. Below it is in one mode a pool of the tests' that
-fills, evicts, shrinks, is late, silent, or loses what it had; in another one the pool itself, whose
-peers are revoked, whose host memory shrinks and whose blocks go to a disk and come back. What
-requests say is compared with what plain vLLM says.
+Extents and layers come and go, the engine falls asleep and wakes; requests come, are preempted,
+aborted and chunked, with two steps in flight. Below it is, by mode, a pool of the test, which
+fills, evicts, shrinks, is late or silent, or loses blocks; or the real pool, whose peers are
+revoked, whose host memory shrinks, and whose blocks go to a disk and come back. All answers are
+compared with plain vLLM's.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ BLOCKS = 512
 
 
 def requests(seed: int) -> list[tuple[list[int], int]]:
-    """(prompt, tokens); many begin with one of four prefixes, and some come again."""
+    """Drawn requests (prompt, tokens). Many begin with one of four prefixes, and
+    some come again.
+    """
     rng = random.Random(seed)
     prefixes = [[rng.randrange(3, VOCABULARY) for _ in range(120)] for _ in range(4)]
     asked: list[tuple[list[int], int]] = []
@@ -44,7 +46,7 @@ def requests(seed: int) -> list[tuple[list[int], int]]:
 
 
 def prove(family: Family, folder: Path, mode: str) -> dict[str, Any]:
-    """What all requests were answered, and what moved meanwhile."""
+    """Answers to all requests in a mode, and figures of what moved meanwhile."""
     schedule_asynchronously()
     path = make(family, folder)
     arguments = {"dtype": "float32", "max_num_batched_tokens": 64, "max_num_seqs": 8}
@@ -65,7 +67,9 @@ def prove(family: Family, folder: Path, mode: str) -> dict[str, Any]:
 
 
 def reference(llm: Any, seed: int) -> list[Any]:
-    """(tokens, how much likelier each was than the next one) of each request."""
+    """For each request plain vLLM's tokens, and for each token the difference between the two
+    highest log-probabilities.
+    """
     asked = requests(seed)
     said = run(llm, [prompt for prompt, _ in asked], MOST_TOKENS, logprobs=2)
     return [
@@ -75,14 +79,14 @@ def reference(llm: Any, seed: int) -> list[Any]:
 
 
 def end(llm: Any) -> dict[str, Any]:
-    """The engine is shut down."""
+    """Shut the engine down."""
     llm.llm_engine.engine_core.shutdown()
     present.publish(None)
     return {}
 
 
 def spoil(engine: Above) -> None:
-    """One byte of each block that goes down is another one."""
+    """Fault on purpose: change one byte of each block that goes down to the pool."""
     pool: Any = engine.pool
     commit: Callable[[Any], None] = pool.commit
 
@@ -96,7 +100,7 @@ def spoil(engine: Above) -> None:
 
 
 class Storm:
-    """One engine, stepped by hand."""
+    """One engine above a pool, stepped by the test."""
 
     def __init__(self, engine: Above, seed: int) -> None:
         self.engine, self.rng = engine, random.Random(seed)
@@ -109,11 +113,13 @@ class Storm:
         self.live: set[int] = set()
         self.remapped_counts: set[int] = set()
         self.drowsy = False
-        """Nothing more is asked until all is said; then the engine sleeps."""
+        """While it is True no request is sent; when all that were sent have been answered, the
+        engine sleeps.
+        """
         self.slept = self.aborted = 0
 
     def blow(self) -> dict[str, Any]:
-        """All requests, then calm."""
+        """Run all requests while everything moves, then calm down; return answers and figures."""
         core, number = self.engine.llm.llm_engine, 0
         self.engine.allot(self.most)
         while number < len(self.asked) or self.drowsy or core.has_unfinished_requests():
@@ -162,7 +168,9 @@ class Storm:
         self.aborted += 1
 
     def _sleep(self) -> None:
-        """All that it has goes down, and it wakes."""
+        """Let all KV memory go and come back, so that all cached blocks are below
+        the device only.
+        """
         self.engine.allot(1)
         self.engine.allot(self.most)
         self.drowsy = False
@@ -179,7 +187,7 @@ class Storm:
         self._below(rng, pool)
 
     def _below(self, rng: random.Random, pool: Any) -> None:
-        """What the pool does."""
+        """Change what the pool does, at random."""
         if rng.random() < 0.03:
             pool.shrink(rng.choice((0, 40, 120, 4000)))
         pool.slow = rng.choice((0, 0, 3))
@@ -195,7 +203,7 @@ class Storm:
 
 
 class TiersStorm(Storm):
-    """Above the pool itself."""
+    """Storm above the real pool, instead of one of the test."""
 
     def blow(self) -> dict[str, Any]:
         facts = super().blow()

@@ -1,4 +1,4 @@
-"""Child process: an engine above a pool whose turn is taken away. Prints facts as JSON.
+"""Child process: an engine above a pool loses its turn. Prints facts as JSON.
 
 python tier_turns.py MODELS
 """
@@ -24,7 +24,7 @@ LOADED = 2
 
 
 class Suspended(Tiered):
-    """Requests that outlive their turn; every text is compared in the end."""
+    """Engine whose requests outlive its turn; every text is compared in the end."""
 
     def begin(self, batch: list[list[int]], steps: int) -> None:
         from vllm import SamplingParams
@@ -51,7 +51,7 @@ class Suspended(Tiered):
         self.scheduler.mailbox.post(Turn(holds, drain, spill_bytes))
 
     def finish(self) -> None:
-        """All texts are right."""
+        """Run until all requests are answered, and check their texts."""
         self.step_until(lambda: len(self.texts) == len(self.batch))
         for number, prompt in enumerate(self.batch):
             assert self.texts[str(number)] == self.circuit.generate(prompt, TOKENS), number
@@ -59,7 +59,9 @@ class Suspended(Tiered):
 
 
 def spilled(engine: Suspended, *, part: float, seed: int) -> dict[str, Any]:
-    """A turn ends in mid-request, and `part` of what requests hold shall be given up."""
+    """Scene: a turn ends in the middle of requests, which are to give up the part `part` of their
+    KV memory.
+    """
     scheduler, before = engine.scheduler, engine.scheduler.counts.tokens
     engine.allot(EXTENTS)
     engine.turn(True)
@@ -96,7 +98,9 @@ def spilled(engine: Suspended, *, part: float, seed: int) -> dict[str, Any]:
 
 
 def drained(engine: Suspended) -> dict[str, Any]:
-    """A turn ends, to be drained, with a load under way: that request waits for the next one."""
+    """Scene: a turn that drains ends while a request loads blocks. That request waits for the next
+    turn.
+    """
     scheduler = engine.scheduler
     engine.turn(True)
     engine.allot(EXTENTS)
@@ -124,7 +128,9 @@ def drained(engine: Suspended) -> dict[str, Any]:
 
 
 def coming(engine: Suspended, *, seed: int) -> None:
-    """In its turn, an engine of which `LOADED` requests hold blocks, and load what is in them."""
+    """Bring the engine into its turn with `LOADED` requests that have blocks and load their
+    content.
+    """
     scheduler, driver = engine.scheduler, engine.scheduler.worker.memory.driver
     engine.allot(EXTENTS)
     engine.turn(True)
@@ -138,7 +144,9 @@ def coming(engine: Suspended, *, seed: int) -> None:
 
 
 def came_too_late(engine: Suspended) -> dict[str, Any]:
-    """A turn ends with loads under way: what they have brought is given up as well."""
+    """Scene: a turn ends while requests load blocks. The blocks that have come are given up as
+    well.
+    """
     scheduler = engine.scheduler
     coming(engine, seed=11)
     held = scheduler.report().kv_used_extents
@@ -155,7 +163,9 @@ def came_too_late(engine: Suspended) -> dict[str, Any]:
 
 
 def without_room(engine: Suspended) -> dict[str, Any]:
-    """While they load, the blocks that they need beside theirs go: one makes way for the others."""
+    """Scene: while requests load, the memory that they need beside their loaded blocks is taken
+    away. One of them makes way for the others.
+    """
     scheduler = engine.scheduler
     coming(engine, seed=12)
     held, preemptions = scheduler.report().kv_used_extents, scheduler.counts.preemptions

@@ -1,8 +1,8 @@
-"""Child process: layers of two kinds, full and sliding-window, above a pool. Prints facts as JSON.
+"""Child process: layers with full and sliding-window attention above a pool. Prints facts as JSON.
 
 python tier_windows.py MODELS
 
-What the model says with everything computed is what it says with blocks loaded.
+Texts with everything computed are compared with texts with loaded blocks.
 """
 
 from __future__ import annotations

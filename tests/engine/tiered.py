@@ -1,4 +1,4 @@
-"""An engine above a pool of the tests', whose texts are known, and what can be asked of it."""
+"""An engine above a pool of the test, with known texts, and commands to it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Batch = Sequence[list[int]]
 
 
 class Above:
-    """An engine above a pool of the tests', stepped by hand."""
+    """An engine above a pool of the test, stepped by the test."""
 
     def __init__(self, llm: Any) -> None:
         self.llm = llm
@@ -30,19 +30,19 @@ class Above:
         self._revision = 0
 
     def settle(self) -> None:
-        """Step until all copies have ended."""
+        """Step until all copies have ended, and check all books."""
         while self.scheduler.has_requests():
             self.llm.llm_engine.step()
         self.check()
 
     def check(self) -> None:
-        """Ledgers of blocks, pages and pool."""
+        """Check the books of blocks, pages and pool, and that no copy is under way."""
         self.scheduler.kv.blocks.check_integrity()
         self.scheduler.worker.memory.check_integrity()
         assert self.pool.idle and not self.scheduler.kv.blocks.pinned
 
     def allot(self, extents: int, remapped: int = 0, *, recall: bool = False) -> None:
-        """Between two steps: hold so much from now on."""
+        """Send an allotment between two steps: KV extents, and layers remapped."""
         self._revision += 1
         memory = self.scheduler.worker.memory
         slots = 1 if remapped else 0
@@ -55,7 +55,7 @@ class Above:
 
 
 class Tiered(Above):
-    """Every text is compared with what the model says by itself."""
+    """Engine with a demo model; every text is compared with what the model says by itself."""
 
     def __init__(
         self,
@@ -87,7 +87,9 @@ class Tiered(Above):
     def run(
         self, batch: Batch, tokens: int, before: Callable[[int], None] = lambda step: None
     ) -> int:
-        """Tokens that were scheduled for it. Fails if a text is wrong."""
+        """Compute a batch, and check its texts; return the number of tokens that were scheduled for
+        it.
+        """
         begun = self.scheduler.counts.tokens
         said = tiny.run(self.llm, list(batch), tokens, before, logprobs=None)
         assert [s[0] for s in said] == [self.circuit.generate(b, tokens) for b in batch]
@@ -96,7 +98,9 @@ class Tiered(Above):
         return computed
 
     def sleep_and_wake(self, extents: int) -> None:
-        """All that is cached leaves the device."""
+        """Take nearly all KV memory and give it back, so that all cached blocks
+        leave the device.
+        """
         self.allot(1)
         self.allot(extents)
         assert self.scheduler.kv.blocks.book.backed_extents() == extents

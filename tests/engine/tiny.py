@@ -1,4 +1,4 @@
-"""Tiny random models of six families, and a way to step vLLM by hand in this process."""
+"""Tiny random models of six families, and functions that step vLLM in this process."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # workers are named as `test
 
 from tests import kinds
 from tests.plain_kernels import like_ours, without_onednn
+from tests.settings import engine_settings
 
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -37,7 +38,7 @@ FAMILIES = ("opt", "llama", "qwen2", "qwen3", "mixtral", "qwen3moe")
 
 
 def make_model(family: str, folder: Path, layers: int = LAYERS, hidden: int = 128) -> Path:
-    """A random bfloat16 model in `folder`/`family`, made once."""
+    """Folder with a random bfloat16 model of the family, made once."""
     import torch
     import transformers as hf
 
@@ -86,9 +87,9 @@ def make_llm(
     packed: bool = False,
     **more: Any,
 ):
-    """Plain vLLM with our kernels, or ours if `mirage` settings are given.
+    """An engine: plain vLLM with our kernels, or ours if `mirage` settings are given.
 
-    With `packed` plain vLLM comes as it is.
+    With `packed` it is plain vLLM as it comes, with packed weights.
     """
     from vllm import LLM
 
@@ -112,12 +113,12 @@ def make_llm(
         "seed": 0,
     }
     if mirage is not None:
-        settings = {"policy": "mirage", "tenant": "t", "page": 4096, "base_blocks": blocks}
+        settings = engine_settings(**({"page": 4096, "base_blocks": blocks} | mirage))
         arguments |= {
             "distributed_executor_backend": "mirage.engine.executor.InProcessExecutor",
             "worker_cls": "mirage.engine.cpu_worker.MirageCPUWorker",
             "scheduler_cls": "mirage.engine.scheduler.make_scheduler",
-            "additional_config": {"mirage": settings | mirage},
+            "additional_config": {"mirage": settings.model_dump(mode="json")},
         }
     if packed:
         return LLM(**(arguments | more))
@@ -132,7 +133,7 @@ def scheduler_of(llm: Any) -> Any:
 
 
 def prompts(count: int, length: int, seed: int, shared: int = 64) -> list[list[int]]:
-    """Prompts of growing length; every second one begins with the same `shared` tokens."""
+    """Drawn prompts of growing length; every second one begins with the same `shared` tokens."""
     rng = random.Random(seed)
     prefix = [rng.randrange(3, VOCABULARY) for _ in range(shared)]
     out = []
@@ -150,7 +151,9 @@ def run(
     logprobs: int | None = 5,
     adapters: Sequence[Any] = (),
 ) -> list[tuple[list[int], list[list[tuple[int, float]]]]]:
-    """Step until all are done; (tokens, top logprobs per token) of each prompt."""
+    """Answers to a batch, stepped until all are done: (tokens, top logprobs for each token) of each
+    prompt.
+    """
     from vllm import SamplingParams
 
     params = SamplingParams(
@@ -172,9 +175,10 @@ def step_through(
     before_step: Callable[[int], None] = lambda step: None,
     adapters: Sequence[Any] = (),
 ) -> list[Any]:
-    """Step until all are done; vLLM's output of each prompt, which is tokens or vLLM's own.
+    """vLLM's output for each prompt, stepped until all are done. A prompt is a list of tokens, or
+    of vLLM's own forms.
 
-    `adapters` are requests for LoRA or None, taken in turn.
+    `adapters` are LoRA requests or None, used by prompts in rotation.
     """
     engine = llm.llm_engine
     for i, prompt in enumerate(batch):

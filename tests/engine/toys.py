@@ -1,4 +1,4 @@
-"""Small models of plain torch, built as vLLM builds its own, and what moves their layers."""
+"""Small models of plain torch, built as vLLM builds its models, and the memory that moves them."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from typing import Any
 import torch
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 
-from mirage.config import Policy
 from mirage.engine.device_memory import DeviceMemory
 from mirage.engine.engine_times import EngineTimes
-from mirage.engine.settings import EngineSettings
 from mirage.engine.startup import StartUp
+from tests.settings import engine_settings
 
 WIDTH, LAYERS, VOCABULARY = 16, 4, 50
 
 
 class Attention(torch.nn.Module, AttentionLayerBase):
-    """Has no KV cache, and so gives whatever is in memory."""
+    """Attention without KV cache, whose output is whatever its new memory contains."""
 
     def get_attn_backend(self) -> Any:
         raise NotImplementedError
@@ -45,7 +44,7 @@ class Block(torch.nn.Module):
 
 
 class Model(torch.nn.Module):
-    """A stack of layers, and what lies around it."""
+    """A stack of layers after an embedding."""
 
     def __init__(self, block: Callable[[], torch.nn.Module] = Block, layers: int = LAYERS) -> None:
         super().__init__()
@@ -60,7 +59,7 @@ class Model(torch.nn.Module):
 
 
 class Remembering(Block):
-    """Keeps the address of its weight, as a kernel might that was handed it."""
+    """Layer that keeps the address of its weight, as a kernel might that was given it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +71,7 @@ class Remembering(Block):
 
 
 class Runner:
-    """The little of vLLM's model runner that loading asks for."""
+    """Stand-in for vLLM's model runner, with the parts that loading needs."""
 
     device = torch.device("cpu")
 
@@ -86,7 +85,7 @@ class Runner:
         return VOCABULARY
 
     def step(self) -> None:
-        """As a dummy step of vLLM's: zeros in, result thrown away."""
+        """Compute a dummy step as vLLM does, with zeros as input."""
         with torch.inference_mode():
             zeros = torch.zeros(8, dtype=torch.int64)
             self.model(input_ids=zeros, positions=zeros)
@@ -95,7 +94,7 @@ class Runner:
 def engine(
     model: torch.nn.Module, made: type[DeviceMemory] = DeviceMemory, **settings: Any
 ) -> DeviceMemory:
-    """What holds an engine's memory, `model` loaded into it; of policy mirage."""
+    """Memory of an engine under policy mirage into which `model` was loaded."""
     start_up, runner = started_with(made, **settings), Runner(model)
     start_up.parameters.found(model)
     start_up.loaded(runner, runner.step, runner.step)
@@ -104,7 +103,7 @@ def engine(
 
 
 def started_with(made: type[DeviceMemory] = DeviceMemory, **settings: Any) -> StartUp:
-    """The start of an engine that has no model yet; of policy mirage."""
-    has = EngineSettings(policy=Policy.MIRAGE, tenant="toy", page=4096, base_blocks=2, **settings)
+    """Start of an engine under policy mirage that has no model yet."""
+    has = engine_settings(tenant="toy", page=4096, **settings)
     memory = made(has)
     return StartUp(memory, EngineTimes(memory))

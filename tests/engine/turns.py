@@ -1,4 +1,4 @@
-"""Child process: an engine whose turn is taken away in mid-request.
+"""Child process: an engine loses its turn in the middle of requests.
 
 python turns.py MODELS OUT drain|stop|preempt
 """
@@ -20,7 +20,9 @@ AT_ONCE, REQUESTS, TOKENS = 2, 4, 12
 
 
 class Probe:
-    """Takes the turn away after the third step was scheduled, before it is executed."""
+    """Takes the turn away after the third step was scheduled and before it is executed, and notes
+    whether the engine still reports the turn then.
+    """
 
     def __init__(self, executor: Any, scheduler: Any, *, drain: bool) -> None:
         self.scheduler, self.calls, self.drain = scheduler, 0, drain

@@ -1,4 +1,4 @@
-"""Tiny models that vLLM builds in another way: through transformers, or quantised."""
+"""Tiny models that vLLM builds through transformers, or that are quantised."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SCHEME: dict[str, Any] = {
 
 
 def configs(common: dict[str, Any], gated: dict[str, Any]) -> dict[str, Callable[[], Any]]:
-    """Configurations by family, from what all families have in common."""
+    """Functions that make the configuration of each family, from what families have in common."""
     import transformers as hf
 
     ffn = 3 * common["hidden_size"]
@@ -57,7 +57,9 @@ def configs(common: dict[str, Any], gated: dict[str, Any]) -> dict[str, Callable
 
 
 def quantise(plain: Path, path: Path, family: str) -> Path:
-    """The Llama model in `plain` as W8A8 in `path`, in the format of compressed-tensors."""
+    """Quantise the Llama model in `plain` to W8A8 in `path`, in the format of
+    compressed-tensors.
+    """
     import torch
     from safetensors.torch import load_file, save_file
 

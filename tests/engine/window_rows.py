@@ -2,8 +2,8 @@
 
 python window_rows.py MODELS [async]   Prints facts as JSON.
 
-What no kernel reads by intention, one may read as a part of a tile: rows of block tables name
-blocks that have memory, and nothing else.
+A kernel may read blocks that it does not need, as parts of a tile. So rows of block tables must
+name only blocks that have memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ENOUGH = 64
 
 
 class Watched:
-    """An engine whose rows are looked at in each step, as they go to the device."""
+    """Engine whose block tables are checked in each step, just before they go to the device."""
 
     def __init__(self, llm: Any) -> None:
         self.llm, self.scheduler = llm, tiny.scheduler_of(llm)
@@ -61,7 +61,9 @@ class Watched:
         self.mapped = mapped
 
     def before(self, step: int) -> None:
-        """All idle memory goes now and then, and there is enough again in between."""
+        """Change the KV memory before some steps: sometimes little more than is in use, sometimes
+        enough.
+        """
         few = max(2, self.scheduler.kv.blocks.book.busy_extents() + 1)
         self.allot(ENOUGH if step < 4 or step % 6 > 2 else few)
 

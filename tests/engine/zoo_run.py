@@ -1,9 +1,9 @@
-"""Child process: one family of the zoo after the other, each in a mode; JSON lines as they end.
+"""Child process: families of the zoo one after the other in a mode; one JSON line for each.
 
 python zoo_run.py MODELS OUT MODE FAMILY...
 
-MODE is one of `tier_storms.MODES` or of `identity.MODES`, where with `-async` two steps are in
-flight, as on a GPU. A family that fails is the last of this process: what it leaves in vLLM could
+MODE is one of `tier_storms.MODES` or of `identity.MODES`; with `-async` two steps are in flight, as
+on a GPU. A family that fails is the last of this process, because what it leaves in vLLM could
 spoil the next one.
 """
 
@@ -42,7 +42,9 @@ TEXTS = {"generate": 6, "embed": 24, "score": 24}
 
 
 def prove(family: Family, folder: Path, mode: str) -> dict[str, Any]:
-    """Rounds whose prompts come again, more of those that are a step each; over a slow link one."""
+    """Outputs and facts of a family in a mode. Its rounds of prompts repeat; pooling models, whose
+    prompts are a step each, have more rounds, and over a slow link there is one.
+    """
     settings = MODES[mode]
     if family.arguments.get("enable_lora") and settings is None:
         stay_unadapted()  # plain vLLM is wrong there, see test_unadapted.py
@@ -62,7 +64,7 @@ def prove(family: Family, folder: Path, mode: str) -> dict[str, Any]:
 
 
 def outputs(llm: Any, family: Family, path: Path, seed: int, change: Any) -> Any:
-    """What must be equal: tokens and logprobs, or the pooled vectors."""
+    """Outputs that must be equal: tokens and logprobs, or pooled vectors."""
     batch: list[Any] = prompts(TEXTS[family.task], 40, seed)
     if family.name in pictures.PROCESSORS:
         batch = pictures.prompts(family, batch, seed)
@@ -76,7 +78,7 @@ def outputs(llm: Any, family: Family, path: Path, seed: int, change: Any) -> Any
 
 
 def describe(llm: Any) -> dict[str, Any]:
-    """What vLLM made of the model: its class and its KV cache."""
+    """Facts of the model that vLLM built: its class, and its KV cache."""
     config = llm.llm_engine.vllm_config
     core = llm.llm_engine.engine_core.engine_core
     scheduler = scheduler_of(llm)
@@ -110,7 +112,7 @@ def describe(llm: Any) -> dict[str, Any]:
 
 
 def failure(error: Exception, family: Family, folder: Path) -> dict[str, Any]:
-    """The error at the root, in a line or two, and the architecture that met it."""
+    """Root error of a family that failed, in a line or two, and its architecture."""
     config = folder / family.name / "config.json"
     known = json.loads(config.read_text())["architectures"] if config.exists() else [""]
     text = cause(error)
@@ -120,7 +122,7 @@ def failure(error: Exception, family: Family, folder: Path) -> dict[str, Any]:
 
 
 def cause(error: BaseException) -> str:
-    """The error at the root; of a refused configuration only what was refused."""
+    """Text of the root error; of a refused configuration only what was refused."""
     while error.__cause__ or (error.__context__ and not error.__suppress_context__):
         error = error.__cause__ or error.__context__
     text = f"{type(error).__name__}: {error}"
@@ -130,7 +132,9 @@ def cause(error: BaseException) -> str:
 
 
 def importing(architecture: str) -> str | None:
-    """Why vLLM's class of that name cannot be imported, tried in a process as vLLM does."""
+    """Reason why vLLM's class of this name cannot be imported, from an import in a new process;
+    None if it can.
+    """
     from vllm.model_executor.models import registry
 
     module = f"vllm.model_executor.models.{registry._VLLM_MODELS[architecture][0]}"

@@ -1,4 +1,4 @@
-"""Rules that are no setting: set in a process that decides, in its servers, or in a simulation."""
+"""Ablations, rules without a setting: replaced in a process, in its servers, or in a simulation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The adversary proposes worlds, judges them, and goes on where it stopped."""
+"""The adversary of benchmarks proposes worlds, judges them, and continues where it stopped."""
 
 from __future__ import annotations
 

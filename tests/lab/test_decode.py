@@ -1,4 +1,6 @@
-"""KV blocks of a decoding batch over tiers: links, places, orders, and the bound below them all."""
+"""Simulated batch that decodes while its KV blocks are on several tiers: links, places of blocks,
+policies of eviction and prefetch, and the oracle, than which no policy is faster.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ NS = 1000
 
 
 class Case(NamedTuple):
-    """A small batch and the machine that it decodes on."""
+    """A drawn batch, and the sizes and speeds of the machine that decodes it."""
 
     seed: int
     requests: int
@@ -44,7 +46,7 @@ class Case(NamedTuple):
     times: float
     """Blocks of all requests over those that the device holds."""
     host: float
-    """Of the blocks of all requests, host memory holds so many."""
+    """Capacity of host memory, as a fraction of the most blocks that all requests have at once."""
     block_ns: int
     """A block's time on the link; a step computes for 1,000 ns and more."""
     ahead: int
@@ -76,7 +78,9 @@ def rotation(case: Case) -> Rotation:
 
 
 def machine(case: Case) -> tuple[Machine, int]:
-    """With the device as small as the batch allows; and the room for blocks that stay there."""
+    """Machine whose device is as small as the batch allows, and the number of blocks that have room
+    on the device beside the batch.
+    """
     peaks = rotation(case)
     live, batch = peaks.live_blocks, peaks.batch_blocks
     for _ in range(STEPS):
@@ -107,7 +111,7 @@ class Copy(NamedTuple):
 
 
 def watched(patch: pytest.MonkeyPatch) -> list[Copy]:
-    """Every copy over any lane from now on, as it is made."""
+    """List of all copies over any link from now on."""
     made: list[Copy] = []
     real = Lane.copy
 
@@ -161,7 +165,9 @@ def test_a_step_computes_when_the_batch_is_on_the_device(name: str, case: Case) 
 
 
 def test_a_block_that_is_still_on_its_way_is_waited_for() -> None:
-    """Six steps ahead over a slow link: turns begin before all that was asked for has come."""
+    """Blocks are prefetched six steps ahead over a slow link, so turns begin before all of them
+    have come. Each step waits for its own.
+    """
     run = decode("prefetch", Case(897, 12, 1, 2, 3.7, 1.0, 800, 5))
     late = 0
     for _ in range(STEPS):
@@ -177,7 +183,7 @@ def test_a_block_that_is_still_on_its_way_is_waited_for() -> None:
 @examples(30)
 @given(name=policies, case=cases)
 def test_the_oracle_is_never_slower(name: str, case: Case) -> None:
-    """Not at any step, and it never loads more."""
+    """The oracle ends each step no later than any order, and loads no more blocks in all."""
     made, _ = machine(case)
     best, other = bound(rotation(case), made, STEPS), decode(name, case).run(STEPS)
     assert best.computed == other.computed
@@ -197,8 +203,9 @@ def running_sums(durations: list[int]) -> list[int]:
 @examples(30)
 @given(name=policies, case=cases)
 def test_nothing_waits_where_the_device_holds_all(name: str, case: Case) -> None:
-    """Looking ahead, prefetch makes room for what is to be written, which then nobody writes if a
-    request ends; so without."""
+    """If the device holds all blocks, no step waits and nothing is copied. Prefetch is left out
+    here: it makes room for blocks that are then not written if a request ends.
+    """
     found = decode(name, case._replace(times=1.0, ahead=0)).run(STEPS)
     assert found.durations == found.computed and not found.blocks_up and not found.blocks_down
 
@@ -210,7 +217,9 @@ def test_the_same_requests_give_the_same_run(name: str, case: Case) -> None:
 
 
 def typical(name: str, ahead: int = 1, block_ns: int = 100) -> Outcome:
-    """A batch of 4 of 40, three times oversubscribed, of which one changes every other step."""
+    """Outcome of 400 steps of a batch of 4 of 40 requests, oversubscribed three times, in which one
+    request changes every other step.
+    """
     case = Case(7, 40, 4, 8, 3.0, 1.0, block_ns, ahead)
     made, stay = machine(case)
     return Decode(name, rotation(case), made, ahead, stay).run(400)
@@ -223,14 +232,18 @@ def test_blocks_that_come_early_need_not_be_waited_for() -> None:
 
 
 def test_a_link_that_is_too_slow_hides_nothing_from_the_bound() -> None:
-    """Where steps lack more than the link brings, prefetch says so."""
+    """Steps lack more blocks than the link can load, and last much longer than their compute.
+    Prefetch counts such steps as crowded.
+    """
     slow = typical("prefetch", ahead=2, block_ns=2000)
     assert slow.crowded_steps > 0
     assert sum(slow.durations) > 1.5 * sum(slow.computed)
 
 
 def test_the_next_layers_blocks_come_while_a_layer_computes() -> None:
-    """The first layer's part alone waits, where loading takes less than computing."""
+    """The blocks of later layers load while a layer computes. A step waits for the first layer's
+    only, unless loading takes longer than computing.
+    """
     run = decode("attention", Case(1, 8, 2, 3, 1.0, 1.0, 1, 0))
     assert run._layered(0, 400, 1000) == 1000 + 400 // 4
     assert run._layered(0, 4000, 1000) == 4000 + 1000 // 4
@@ -275,7 +288,9 @@ def test_a_window_fits_so_many_blocks_of_8_mib(rate: float, latency_us: int, blo
 
 
 def places(device: int, host: int, ssd: int = 0) -> Places:
-    """A block takes a microsecond over the link, ten over the disk's."""
+    """Places of blocks on device, host and SSD. A block takes 1 µs over the device's link, and 10
+    µs over the SSD's.
+    """
     rate = BLOCK / 1e-6
     return Places(Sizes(device, host, ssd, BLOCK), Speed(0, rate, 0), Speed(0, rate / 10, 0))
 

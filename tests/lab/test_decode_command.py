@@ -1,4 +1,4 @@
-"""`benchmarks.decode`, a decoding batch over tiers: what it writes, and what it refuses."""
+"""The command `benchmarks.decode`, a decoding batch over tiers: its files and refusals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SIX = ["lru", "frequency", "static", "attention", "prefetch", "oracle"]
 
 
 def decode(folder: Path, *words: str) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr."""
+    """Exit code, stdout and stderr of `benchmarks.decode`."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.decode", *words],
         capture_output=True,
@@ -34,7 +34,9 @@ def decode(folder: Path, *words: str) -> tuple[int, str, str]:
 
 
 def content(batch: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
-    """Eight of forty requests decode at once; an SSD holds what host memory does not."""
+    """Experiment in which eight of forty requests decode at a time, and an SSD has the blocks for
+    which host memory has no room.
+    """
     given = {"requests": 40, "size": 8, "turn_steps": 16, "turns": 60, "oversubscription": 2.5}
     return {
         "title": "A small batch",
@@ -63,7 +65,7 @@ def test_every_figure_of_its_hardware_has_a_source() -> None:
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The folder of a run over two seeds, and what it printed."""
+    """Folder of a successful run over two seeds, and its output."""
     folder = tmp_path_factory.mktemp("decode")
     code, out, err = decode(folder, write(folder, content()), "--seeds", "0-1", "--output", "one")
     assert (code, err) == (0, "")

@@ -1,4 +1,4 @@
-"""The report of a decoding batch, from results that are given."""
+"""The page of a decoding batch, made of given results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.lab
 
 
 def figures(**changes: float | None) -> dict[str, Any]:
-    """Of one policy and one seed: a step computes for 2 ms and waits for 3."""
+    """Figures of one policy: each of 100 steps computes for 2 ms and waits for 3 ms."""
     values: dict[str, float | None] = {
         **{metric.key: 1.0 for metric in html.METRICS},
         "steps": 100,
@@ -38,7 +38,7 @@ def given(**policies: dict[str, Any]) -> dict[str, Any]:
 
 
 def widths(figure: Any) -> dict[str, list[float]]:
-    """Of each bar, by what it shows."""
+    """Widths of the bars of a figure, by the meaning of their colour."""
     axes = figure.axes[0]
     return {
         bars.get_label(): [bar.get_width() for bar in bars]

@@ -1,4 +1,4 @@
-"""The order by frequency, which the host pool does not have."""
+"""Eviction by frequency of use, an order that only the laboratory has."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ steps = st.lists(
 
 
 def want(policy: EvictionPolicy, name: object, held: set[object], capacity: int) -> bool:
-    """As a cache of a fixed size has it; whether it was a hit."""
+    """Access a block in a cache of fixed size that uses the policy; True for a hit."""
     if name in held:
         policy.use(name)
         return True

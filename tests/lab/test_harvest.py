@@ -1,4 +1,4 @@
-"""Gain of a peer over host memory, as the tables of `benchmarks.harvest` have it."""
+"""Gain of a peer's memory over host memory, in the form of `benchmarks.harvest`'s tables."""
 
 from __future__ import annotations
 

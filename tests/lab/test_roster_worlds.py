@@ -1,4 +1,4 @@
-"""Random worlds of more models than fit: drawn alike each time, each way served whole."""
+"""Random worlds of more models than fit: each is drawn the same again, and served to its end."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ def test_an_interval_is_around_its_mean() -> None:
 
 @pytest.mark.parametrize("number", [7, 14])
 def test_worlds_in_which_the_roster_was_worse_than_swapping(number: int) -> None:
-    """Worlds at 0.83 and 0.84: sleepers kept memory from those that ran, and turns were short."""
+    """In these worlds the roster once had 0.83 and 0.84 of the tokens per second of swapping whole
+    models, because sleeping models kept memory and turns were short. It now has at least
+    `roster.LEAST` of them.
+    """
     (world,) = islice(roster_worlds.drawn(number, 300), 1)
     ours, other = (roster_worlds.served(world, way, 0) for way in ("roster", "swap-models"))
     assert ours.tokens_s >= roster.LEAST * other.tokens_s
@@ -60,7 +63,9 @@ def test_the_adversary_proposes_worlds_that_are_served() -> None:
 
 
 def test_a_report_from_before_a_sleep_is_not_taken_for_one_of_after_the_wake() -> None:
-    """A world of the adversary that ended in a `BadRevisionError` by such a report."""
+    """World in which a report sent before a sleep arrived after the wake and once ended the
+    simulation with a `BadRevisionError`. It is served now.
+    """
     trial = optuna.trial.FixedTrial(
         {"models": 32, "zipf": 1.4874654804603082, "rate": 3.3721132980891846, "deal": 5}
         | {"arrivals": "poisson", "lengths": "long", "requests": 400, "hardware": "gh200"}

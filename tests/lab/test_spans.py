@@ -12,7 +12,7 @@ KEY = "output_throughput"
 
 
 def row(*loads: list[float], paper: float = 50.0) -> dict[str, object]:
-    """A claim over loads, each with the change in per cent of each seed."""
+    """Judged claim over several loads; each of `loads` has the change in per cent for each seed."""
     names = tuple(f"load {number}" for number in range(len(loads)))
     seeds = range(len(loads[0]))
     runs = {(name, "static", seed): {KEY: 100.0} for name in names for seed in seeds}

@@ -1,4 +1,4 @@
-"""Programs of the laboratory start as the documents say."""
+"""Programs of the laboratory start by the commands that the documents print."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_the_documents_name_some() -> None:
 
 
 def source(words: str) -> Path:
-    """The file of a program."""
+    """Source file of a program, given as its command line has it."""
     if not words.startswith("-m "):
         return ROOT / words
     module = ROOT / words.removeprefix("-m ").replace(".", "/")
@@ -32,7 +32,7 @@ def source(words: str) -> Path:
 
 
 def light(words: str) -> bool:
-    """True if it has options to tell, and takes nothing of the tests, which import vLLM."""
+    """True if a program prints its options without imports of test modules, which import vLLM."""
     text = source(words).read_text()
     return "parse_args" in text and "sys.path" not in text
 

@@ -1,4 +1,4 @@
-"""Where requests wait for their first tokens: all of the time is somebody's."""
+"""Parts of the time to first tokens: each moment of it is counted with one cause."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.lab
 
 
 def crowded(rate: float = 20) -> Setup:
-    """C2 with few requests, which come at once: too many for its memory."""
+    """Experiment C2 with few requests that come at once, too many for its memory."""
     setup = found("c2-1")
     workload = setup.experiment.workload.model_copy(update={"requests": 160})
     tenants = [t.model_copy(update={"rate": rate}) for t in setup.experiment.tenants]

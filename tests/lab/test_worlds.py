@@ -1,4 +1,4 @@
-"""Worlds that are drawn: the same each time, and harmed where the rule has no bound."""
+"""Drawn worlds: the same each time, and harmed if the rule has no bound."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ pytestmark = pytest.mark.lab
 @pytest.mark.rare
 @pytest.mark.parametrize("number", [31, 282])
 def test_uncapped_they_are_harmed(number: int) -> None:
-    """What was seen before there was a bound, or the worlds that are kept would prove nothing.
+    """Control: without the bound on decode steps these worlds are harmed. Otherwise the kept worlds
+    would prove nothing.
 
-    In the second, requests are held again and again while their model waits for its turn.
+    In the second one, requests are held again and again while their model waits for its turn.
     """
     sharing = draw(number)["sharing"] | {"drain": False}
     world = draw(number) | {"ablations": {"decode_cap": False}, "sharing": sharing}

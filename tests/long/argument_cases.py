@@ -73,7 +73,7 @@ SAID: dict[str, list[Any]] = {
     "max_cpu_loras": [2],
     "max_lora_rank": [8],
 }
-"""Where a value cannot be drawn from the type alone."""
+"""Values of each argument for which the type alone does not determine usable ones."""
 
 NEEDS_MORE: dict[str, dict[str, Any]] = {
     "enable_auto_tool_choice": {"tool_call_parser": "hermes"},
@@ -148,7 +148,7 @@ def together(pairs: list[tuple[str, Any]], rng: random.Random, size: int) -> lis
 
 
 def felt_by_engines(name: str) -> bool:
-    """Whether the argument is to be tried by itself."""
+    """True if the argument has to be tried in an engine by itself."""
     return (
         TABLE[name].words == TRIED
         or name in REQUESTS

@@ -19,7 +19,7 @@ from drawing_arguments import actions, drawn, kind_of
 from judging import NO_KERNEL, Case, judgement, outcomes
 
 from mirage.arguments.check import ArgumentRefused, check_names, normalised
-from mirage.serve.launcher import flags
+from mirage.serve.launch.launcher import flags
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 SEED = 20
@@ -30,7 +30,7 @@ AT_ONCE = 25
 
 
 def cases() -> tuple[list[Case], list[Case]]:
-    """All arguments with all values that are served: by themselves, and many in one start."""
+    """All arguments with all values that are served, each by itself, and many in one start."""
     single: list[Case] = []
     grouped: list[tuple[str, Any]] = []
     for action in actions():
@@ -62,7 +62,7 @@ def test_every_argument_that_is_served_leaves_the_text_as_it_is(tmp_path: Path, 
 
 
 def test_drawn_values_of_every_argument_never_die_after_a_yes(tmp_path: Path) -> None:
-    """Values of any kind: those that pass the table and vLLM's parser start an engine each."""
+    """Drawn values that pass the table and vLLM's parser start an engine each."""
     rng = random.Random(SEED)
     passed: list[Case] = []
     for action in actions():

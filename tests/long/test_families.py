@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mirage.serve.proven import book
+from mirage.serve.fit.proven import book
 from tests.zoo import FAMILIES, driving, make_all
 from tests.zoo.checking import check, disagreements
 from tests.zoo.judging import differences, hidden
@@ -28,7 +28,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def runs(models: Path) -> Runs:
-    """By mode and family, two engines at a time: most of an hour."""
+    """Results by mode and family; two engines run at a time, for most of an hour."""
     return driving.in_modes(MODES, PROVEN, models, JOBS)
 
 

@@ -1,4 +1,6 @@
-"""What concerns the API server alone: real servers, with all such arguments and with none."""
+"""Arguments of the API server alone: real servers give the same completions with all of them as
+with none.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from tiny import make_model, prompts
 
 from mirage.arguments.check import check_names
 from mirage.arguments.table import FETCHED, FILES, FOLDER, FRONT, IMAGES, LOGS, TABLE
-from mirage.serve.launcher import command
+from mirage.serve.launch.launcher import command
 from mirage.tools.demo.tokenizer import save_tokenizer
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
@@ -41,11 +43,11 @@ MORE: dict[str, Any] = {
     "fail_on_environ_validation": True,
     "max_num_queued_reqs": 100,
 }
-"""Of arguments with several values, one."""
+"""Values of arguments, one each, that override those of `SWITCHES` and `SAID`."""
 
 
 def all_of_the_front() -> dict[str, Any]:
-    """Every such argument that is served, with one value each."""
+    """All served arguments of the API server, with one value each."""
     kinds = (FRONT, LOGS, FOLDER, IMAGES, FETCHED, FILES)
     names = [name for name, rule in TABLE.items() if rule.words in kinds]
     said = {name: SAID[name][0] for name in names if name in SAID}
@@ -54,7 +56,7 @@ def all_of_the_front() -> dict[str, Any]:
 
 
 class Unix(http.client.HTTPConnection):
-    """HTTP over a Unix socket."""
+    """HTTP connection over a Unix socket."""
 
     def __init__(self, path: Path) -> None:
         super().__init__("engine", timeout=60)
@@ -66,7 +68,7 @@ class Unix(http.client.HTTPConnection):
 
 
 def asked(path: Path, route: str, body: dict[str, Any] | None) -> tuple[int, Any]:
-    """(status, answer) of one request; GET without a body."""
+    """Status and answer of one request; a GET if there is no body."""
     connection = Unix(path)
     headers = {"Content-Type": "application/json"}
     sent = None if body is None else json.dumps(body)
@@ -77,7 +79,7 @@ def asked(path: Path, route: str, body: dict[str, Any] | None) -> tuple[int, Any
 
 
 def served(model: Path, folder: Path, engine_args: dict[str, Any]) -> list[Any]:
-    """What a server with these arguments says to three prompts and in a chat."""
+    """Answers of a server with these arguments to three prompts and in a chat."""
     config = config_of(model, engine_args)
     uds = folder / "s"
     words = command(config, config.tenants[0], fit_of(model), uds, None)

@@ -54,7 +54,9 @@ def test_a_start_without_files_says_the_same(
 
 
 def _starts(folder: Path, kept: Kept, names: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Facts of all that start, a family after the other; plain vLLM cannot start some either."""
+    """Facts of all families that start, one after the other; plain vLLM cannot start some of them
+    either.
+    """
     todo = list(names)
     while todo:
         out = folder / "out.json"

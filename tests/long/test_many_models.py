@@ -75,7 +75,7 @@ def test_every_request_is_answered_for_an_hour(tmp_path: Path) -> None:
 
 
 def _models(folder: Path) -> dict[str, Path]:
-    """Three families; those of a family differ in their seeds."""
+    """Models of three families; those of one family have different seeds."""
     shapes = (Shape(FAMILIES[n % 3], layers=4, seed=n) for n in range(len(NAMES)))
     return {name: make_model(folder / name, each) for name, each in zip(NAMES, shapes, strict=True)}
 
@@ -99,7 +99,7 @@ def _config(folder: Path, paths: dict[str, Path]) -> Path:
 
 
 class Scene:
-    """Clients, an operator and a murderer at one server; what each has seen."""
+    """Clients, an operator and a killer of processes at one server, and what each has seen."""
 
     def __init__(
         self, served: Served, config: Path, paths: dict[str, Path], rng: random.Random
@@ -137,7 +137,9 @@ class Scene:
             assert not thread.is_alive(), "a request hangs"
 
     def at_rest(self) -> None:
-        """The books are what engines hold, as seen from outside, once nobody waits or runs."""
+        """Check that the books are what engines hold, as seen from outside, once no request waits
+        or runs.
+        """
 
         def quiet() -> bool:
             tenants = self._admin.tenants().tenants
@@ -174,7 +176,7 @@ class Scene:
             self._over.set()
 
     def _asks(self, rng: random.Random) -> None:
-        """One request; low letters are asked for more often."""
+        """Send one request; models that come first in the alphabet get more requests."""
         name = NAMES[min(int(rng.expovariate(0.5)), len(NAMES) - 1)]
         prompt = [rng.randrange(256) for _ in range(rng.randrange(1, 120))]
         length = rng.randrange(1, 100)
@@ -209,7 +211,7 @@ class Scene:
             self._admin.act(name, OperatorAct(what))
 
     def _removes(self, name: str, rng: random.Random) -> None:
-        """Remove a model for some seconds; others' engines do not notice."""
+        """Remove a model for some seconds; the engines of others do not notice."""
         self._gone.add(name)
         assert self._admin.remove(name).removed == (name,)
         self._over.wait(rng.uniform(0, 5))
@@ -217,7 +219,7 @@ class Scene:
         assert (told.added, told.changed, told.removed) == ((name,), (), ())
 
     def _engine(self, name: str, rng: random.Random) -> Iterator[psutil.Process]:
-        """The engine's core, or its API server; none if it is stopped."""
+        """Process of an engine's core or API server; None if the model is stopped."""
         with contextlib.suppress(AssertionError, psutil.NoSuchProcess, ValueError):
             core = self._served.engine_core(name)
             yield rng.choice([core, core.parent() or core])

@@ -143,7 +143,7 @@ def test_what_is_malformed_is_told_so_in_few_lines(tmp_path: Path) -> None:
 
 
 async def _malformed(url: str) -> Counter[int]:
-    """All statuses; each answer is read until the connection is closed."""
+    """Statuses of all answers; each is read until the connection is closed."""
     few, statuses = asyncio.Semaphore(64), Counter[int]()
 
     async def one(data: bytes) -> None:

@@ -57,7 +57,9 @@ def test_chats_are_plain_vllms(dtype: str, tmp_path: Path) -> None:
 
 
 def _plain_turns(dtype: str) -> list[Answers]:
-    """All turns of all chats, and what rounding does to plain vLLM itself."""
+    """Plain vLLM's answers in all turns of all chats, and the differences that rounding makes to
+    them.
+    """
     turns: list[Answers] = []
     with plain_both(dtype, CONTEXT) as servers:
         for tokens in TOKENS[dtype]:
@@ -70,7 +72,7 @@ def _plain_turns(dtype: str) -> list[Answers]:
 
 
 def _judged(dtype: str, plain: Answers, ours: Answers) -> list[Any]:
-    """Faults of one turn; what rounding turned is told."""
+    """Faults of the answers of one turn; differences by rounding are printed."""
     for name in NAMES:
         print(f"{dtype} {name}: {_told(forks(plain[name], ours[name]), CHATS)}")
     return [each for name in NAMES for each in faults(plain[name], ours[name], dtype)]
@@ -111,7 +113,7 @@ def _conversation(server: Server) -> list[str]:
 
 @contextmanager
 def _chats(served: Served, clients: int = 24) -> Iterator[None]:
-    """`clients` in all that chat with both models, one chat after the other, until the end."""
+    """Context in which `clients` clients hold chats with both models, one after the other."""
     over, wrong = threading.Event(), []
 
     def client(number: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mirage.serve.proven import book
+from mirage.serve.fit.proven import book
 from tests.zoo import FAMILIES, driving, make_all
 from tests.zoo.judging import other_texts
 
@@ -40,5 +40,5 @@ def test_texts_are_plain_vllms_while_all_moves_at_once(tmp_path: Path) -> None:
 
 
 def tell(name: str, facts: dict[str, Any]) -> None:
-    """A row of the table."""
+    """Print one row of the table."""
     print(f"{name:36}", *(f"{facts.get(f, '-'):>12}" for f in FIGURES), file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The surroundings of one simulated engine."""
+"""Stand-in for the world around one simulated engine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from mirage.simulate.roofline import PS
 
 
 class Alone:
-    """Surroundings without a controller: reports are kept, wishes refused or not answered."""
+    """Stand-in for the world around one simulated engine. It keeps the engine's reports. It answers
+    requests for memory with a refusal (`refusing`) or not at all.
+    """
 
     def __init__(self, skipping: bool = True, refusing: bool = False) -> None:
         self.skipping, self.refusing = skipping, refusing
@@ -39,7 +41,9 @@ class Alone:
         pass
 
     def run(self, engine: Engine, until: int = 10**18) -> int:
-        """All events of `engine`, the last one at or before `until`; how many."""
+        """Let `engine` handle its events up to the time `until` (picoseconds); return the number of
+        events. Fails if time stands still.
+        """
         same = events = 0
         while (time := engine.next_event) <= until:
             same = same + 1 if time <= self.now else 0

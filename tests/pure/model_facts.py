@@ -1,4 +1,4 @@
-"""What vLLM would say of a model folder of `model_folder`, and facts made by hand."""
+"""Facts of models as vLLM would give them for a folder of `model_folder`, or made by hand."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ FLOAT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 def full_attention(
     layers: int, max_model_len: int, block_tokens: int = 32, kind: str = "full_attention"
 ) -> KVGroup:
-    """A group whose requests take a block for every `block_tokens` tokens."""
+    """KV group of layers with full attention: a request takes one KV block for every `block_tokens`
+    tokens.
+    """
     return KVGroup(kind, layers, block_tokens, -(-max_model_len // block_tokens))
 
 
@@ -31,7 +33,9 @@ def make_facts(
     block_tokens: int = 32,
     **more: Any,
 ) -> ModelFacts:
-    """A model of one KV group, whose tokens take `kv_token_bytes` over all layers."""
+    """Facts of a model with one KV group, in which a token takes `kv_token_bytes` over all layers;
+    `more` sets other fields.
+    """
     facts = {
         "architecture": "LlamaForCausalLM",
         "quantisation": "",
@@ -48,7 +52,7 @@ def make_facts(
 
 
 def facts_of(folder: Path, dtype: str, max_model_len: int, block_tokens: int) -> ModelFacts:
-    """Of the very small Llama that `model_folder.make_folder` made."""
+    """Facts of the very small Llama that `model_folder.make_folder` made."""
     shape = LLAMA | json.loads((folder / "config.json").read_text())
     width = FLOAT_BYTES[dtype]
     sizes = {name: prod(dims) * width for name, (_, dims) in llama_tensors().items()}

@@ -1,4 +1,4 @@
-"""A model folder as far as weighing goes: config.json, and safetensors with empty tensors."""
+"""Model folders with sizes only: config.json, and safetensors files without data."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OPT_13B: dict[str, Any] = {
     "max_position_embeddings": 2048,
     "word_embed_proj_dim": 5120,
 }
-"""What its config.json says of sizes."""
+"""Architecture and sizes in the config.json of OPT-13B."""
 
 
 def llama_tensors(layers: int = 2, stored: str = "F32") -> dict[str, tuple[str, list[int]]]:
@@ -49,7 +49,9 @@ def llama_tensors(layers: int = 2, stored: str = "F32") -> dict[str, tuple[str, 
 
 
 def write_safetensors(path: Path, tensors: dict[str, tuple[str, list[int]]]) -> None:
-    """A header that names the tensors, and a hole where their bytes would be."""
+    """Write a safetensors file: a header with names, types and dimensions, and a hole of the data's
+    length.
+    """
     entries, end = {}, 0
     for name, (stored, shape) in tensors.items():
         start, end = end, end + prod(shape) * BYTES[stored]
@@ -61,7 +63,9 @@ def write_safetensors(path: Path, tensors: dict[str, tuple[str, list[int]]]) -> 
 
 
 def make_folder(folder: Path, **changes: Any) -> Path:
-    """A Llama in `folder`; `changes` go into its config.json."""
+    """Write the folder of a very small Llama; `changes` replace keys of its config.json. Return the
+    folder.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(LLAMA | changes))
     write_safetensors(folder / "model.safetensors", llama_tensors())
@@ -69,7 +73,9 @@ def make_folder(folder: Path, **changes: Any) -> Path:
 
 
 def make_adapter(folder: Path, **changes: Any) -> Path:
-    """A LoRA adapter for the queries of that Llama; `changes` go into its adapter_config.json."""
+    """Write the folder of a LoRA adapter for the query matrix of layer 0 of the Llama that
+    `make_folder` writes; `changes` replace keys of its adapter_config.json. Return the folder.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "adapter_config.json").write_text(json.dumps(LORA | changes))
     parts = {"lora_A": [8, 64], "lora_B": [64, 8]}
@@ -80,7 +86,9 @@ def make_adapter(folder: Path, **changes: Any) -> Path:
 
 
 def make_unweighed(folder: Path, said: dict[str, Any]) -> Path:
-    """A folder with a config.json alone."""
+    """Write a model folder with a config.json alone, so without files of weights. Return the
+    folder.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(said))
     return folder

@@ -1,4 +1,4 @@
-"""Rules and dashboard of `configs/observe`, and the names of metrics that they ask for."""
+"""Alarm rules and dashboard of `configs/observe`, and the metrics that their queries name."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ far as they tell of a model's requests, cache and tokens."""
 
 
 class Asked(NamedTuple):
-    """One query of a panel."""
+    """One query (`expr`) of a panel of the dashboard."""
 
     panel: str
     expr: str
 
 
 def read(name: str) -> Any:
-    """A file of `configs/observe`."""
+    """Parsed content of a file of `configs/observe`."""
     text = (OBSERVE / name).read_text()
     return json.loads(text) if Path(name).suffix == ".json" else yaml.safe_load(text)
 
@@ -68,6 +68,6 @@ def queries() -> list[Asked]:
 
 
 def names() -> set[str]:
-    """All metrics that alarms and panels ask for."""
+    """Names of all metrics in the queries of alarms and panels."""
     exprs = [rule["expr"] for rule in alarms().values()] + [one.expr for one in queries()]
     return {name for expr in exprs for name in NAME.findall(expr)}

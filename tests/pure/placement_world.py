@@ -1,4 +1,4 @@
-"""Random worlds of devices, machines, models and loads, and books that follow steps one by one."""
+"""Random worlds of devices, machines, models and loads, and the test's own books of a move."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KINDS = (
 
 
 def some_facts(random: Random) -> PlacementFacts:
-    """A world of up to 5 devices, 2 machines, 7 models and 3 windows."""
+    """Random facts: 1 to 5 devices on 1 or 2 machines, up to 7 models, up to 3 windows of load."""
     machines = tuple(
         PlaceMachine(f"m{i}", random.randint(20, 300) * GIB, 2e9, random.random() < 0.5)
         for i in range(random.randint(1, 2))
@@ -73,7 +73,7 @@ def some_load(random: Random) -> ModelLoad:
 
 
 def some_placement(random: Random, facts: PlacementFacts) -> DevicePlacement:
-    """Replicas that fit, one after the other."""
+    """Random placement of `facts`: replicas in random states, each put only where it fits."""
     placement = NOWHERE
     for _ in range(random.randint(0, 2 * len(facts.models))):
         model, device = random.choice(facts.models), random.choice(facts.devices)
@@ -91,7 +91,9 @@ def overfull(facts: PlacementFacts, placement: DevicePlacement) -> list[str]:
 
 
 def noisy(random: Random, facts: PlacementFacts, part: float) -> PlacementFacts:
-    """The same world, with all loads changed by up to a part of them."""
+    """Copy of `facts` in which each load differs by a random factor between 1 - `part` and 1 +
+    `part`.
+    """
 
     def change() -> float:
         return 1 + random.uniform(-part, part)
@@ -114,7 +116,9 @@ def noisy(random: Random, facts: PlacementFacts, part: float) -> PlacementFacts:
 
 
 class StepBooks:
-    """Bytes and routes while steps are done one after the other, apart from the product's books."""
+    """Bytes that each process holds, and routes to processes, while the steps of a placement move
+    are done one by one. The test counts them itself, independently of the placer.
+    """
 
     def __init__(self, facts: PlacementFacts, present: DevicePlacement) -> None:
         self.facts = facts
@@ -122,7 +126,7 @@ class StepBooks:
             (p.model, p.device): self._bytes(p.model, asleep=p.stand is Stand.ASLEEP)
             for p in present.places
         }
-        """Bytes of its device that each process has."""
+        """Bytes of device memory that each process holds, by model and device."""
         self.routed = set(self.held)
         self.brought = set[tuple[str, str]]()
         self._check()

@@ -1,4 +1,4 @@
-"""Facts of placements from names and bytes alone."""
+"""Facts of placement worlds for tests, made of names and bytes alone."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class PlainModel(NamedTuple):
 
 
 class PlainMachine(NamedTuple):
-    """Speeds of devices that are alike, and of their machine."""
+    """Speeds of the devices, which are all equal, and of their one machine."""
 
     host_bytes: int
     flop_s: float = 400e12
@@ -53,7 +53,9 @@ def plain_facts(
     models: Mapping[str, PlainModel],
     loads: Sequence[Mapping[str, ModelLoad]] = (),
 ) -> PlacementFacts:
-    """Facts of one machine; `devices` are bytes by name, `loads` of windows alike in length."""
+    """Facts of one machine. `devices` has the bytes of each device by name. `loads` has the load of
+    each model in each window; all windows are equally long.
+    """
     speed = DeviceSpeed(machine.flop_s, machine.memory_bytes_s)
     return PlacementFacts(
         tuple(
@@ -79,5 +81,5 @@ def plain_facts(
 
 
 def first_placement(facts: PlacementFacts, rules: PlacementRules = DEFAULTS) -> PlacementDecision:
-    """Placement of what runs nowhere yet, judged by arithmetic."""
+    """Decision for models that run nowhere yet, with the arithmetic judge (`RooflineJudge`)."""
     return Placer(rules).decide(facts, RooflineJudge(facts), NOWHERE, PlacementPast(), 0.0)

@@ -1,7 +1,8 @@
-"""What the children of `mirage profile` would answer on a machine whose figures are known."""
+"""Made answers of the processes that `mirage profile` starts, on a machine of known figures."""
 
 from __future__ import annotations
 
+from statistics import linear_regression
 from typing import Any
 
 import msgspec
@@ -15,8 +16,10 @@ KNOWN = Fitted(overhead_s=4e-3, sequence_s=8e-5, bytes_per_s=6e9, flop_per_s=9e1
 LIMITS = MeasuringLimits(sequences=16, length=330, budget=512, block_tokens=32, blocks=300)
 LINK, LATENCY = 10e9, 5e-6
 """Bytes a second, and seconds of any copy."""
+READING = 0.004
+"""Seconds in which an engine reads a request."""
 MIXED = 0.5
-"""Of the link, each way at once."""
+"""Speed in each direction while both are used, as a fraction of `LINK`."""
 LAYER_BYTES = 3 << 20
 SERVED = 1e-3, 2e-4
 """Seconds that serving adds to each step, and to each token."""
@@ -35,7 +38,9 @@ SHAPE = ModelShape(
 
 
 def model(**changes: Any) -> Model:
-    """Large enough for both bounds to be met."""
+    """Profile of a small model whose steps are bound by memory in some cases and by compute in
+    others; `changes` replace its fields.
+    """
     content: dict[str, Any] = {
         "title": "Small",
         "source": "nowhere",
@@ -55,7 +60,9 @@ def model(**changes: Any) -> Model:
 
 
 def sample(of: Model, sequences: int, context: int, prefill: int, **changes: Any) -> dict[str, Any]:
-    """A step that takes exactly what the known figures say."""
+    """Measured step of `of` whose times are exactly those that the known figures predict; `changes`
+    replace fields.
+    """
     work = {"sequences": sequences, "context": context, "prefill": prefill}
     made: dict[str, Any] = {**work, "area": prefill * (prefill + 1), "cpu_s": 0.0, "wall_s": 0.0}
     seconds = predicted_s(KNOWN, step(of, made))
@@ -63,7 +70,7 @@ def sample(of: Model, sequences: int, context: int, prefill: int, **changes: Any
 
 
 def engine(of: Model) -> dict[str, Any]:
-    """As `mirage.engine.steptimes` answers."""
+    """Answer of the process `mirage.engine.steptimes` for a model, by the known figures."""
     chosen = points(LIMITS, QUICK)
     samples = [sample(of, 0, 0, count * tokens) for count, tokens in chosen.prompts]
     samples += [sample(of, b, b * context, 0) for b, context, _ in chosen.decodes]
@@ -81,23 +88,30 @@ def engine(of: Model) -> dict[str, Any]:
 
 
 def served(names: list[str]) -> dict[str, Any]:
-    """As `mirage.tools.profile.served` answers: what serving adds is `SERVED`."""
+    """Answer of the process `mirage.tools.profile.served`, in which serving adds `SERVED` to the
+    time of a request.
+    """
 
     def group(tenants: list[str], load: tuple[int, int, int], dearer: float) -> dict[str, Any]:
         at_once, _, output = load
         added = (SERVED[0] + SERVED[1] * at_once) * output / at_once
         return {
             "tenants": tenants,
-            "engine_s": dearer * (1.0 + added),
+            "engine_s": dearer * (1.0 + READING + added),
             "front_s": 0.1,
             "e2el_s": dict.fromkeys(tenants, 2.0),
         }
 
     sizes = range(1, len(names) + 1)
+    prompts = [s for s in engine(model())["samples"] if not s["sequences"]]
+    tokens, seconds = [s["prefill"] for s in prompts], [s["cpu_s"] for s in prompts]
+    read = READING + 16 * linear_regression(tokens, seconds).slope
     return {
         "prompt_tokens": 16,
         "first_token_s": {name: [0.05] * 3 for name in names},
-        "front_s": {name: {"client": 0.02, "router": 0.03, "server": 0.05} for name in names},
+        "spent_s": {
+            name: {"client": 0.02, "router": 0.03, "server": 0.05, "engine": read} for name in names
+        },
         "burst_s": dict.fromkeys(names, 0.01),
         "loads": {
             str(size): [group([n], FEW, 1.0) for n in names]
@@ -110,7 +124,9 @@ def served(names: list[str]) -> dict[str, Any]:
 
 
 def transfers() -> dict[str, Any]:
-    """As `mirage.tools.profile.transfers` answers."""
+    """Answer of the process `mirage.tools.profile.transfers`, computed from the known link and
+    latency.
+    """
     sizes = [1 << 16, 1 << 20, 1 << 24]
     acts = ("create_s", "map_s", "clear_s", "unmap_s", "release_s")
     return {
@@ -128,5 +144,5 @@ def transfers() -> dict[str, Any]:
 
 
 def message() -> dict[str, Any]:
-    """As `mirage.tools.profile.message` answers."""
+    """Answer of the process `mirage.tools.profile.message`: each message takes 0.2 ms."""
     return {"message_s": [2e-4] * 5}

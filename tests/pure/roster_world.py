@@ -1,10 +1,12 @@
-"""Engines for the roster: they do what they are told, within their times, and count requests."""
+"""Fake engines that carry out the roster's orders within their times, and count requests."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import inf
 
+from mirage.control.roster.member import DrainGoal, RosterMember
 from mirage.control.roster.needs import StateBytes, SwitchTimes
 from mirage.control.roster.orders import RosterOrder, RosterVerb
 from mirage.control.roster.roster import Roster
@@ -17,43 +19,74 @@ EPSILON = 1e-6
 
 @dataclass
 class RosterEngine:
-    """Truth about one tenant, counted apart from the roster's books."""
+    """State of one tenant's fake engine. The test counts it, independently of the roster."""
 
     held: int = 0
     done: tuple[float, LifeEvent] | None = None
-    """Event that it will tell next, and its time."""
+    """Time and event that the engine will tell the roster next; None if no change of state is under
+    way.
+    """
     running: int = 0
     inside: int = 0
-    """Requests in its queue while it sleeps."""
+    """Number of requests in the engine's own queue while it sleeps."""
     waiting: list[float] = field(default_factory=list)
     ready_at: float = inf
     drained_at: float = inf
     wanted_at: float = inf
-    """Since when somebody waits for it."""
+    """Time since which a request waits for the tenant to become ready; infinity if none waits."""
     deaf: bool = False
-    """True if it does not sleep, and shows signs of life."""
+    """True if it ignores an order to sleep, although it still shows signs of life."""
     free_to_go: bool = False
     """True if its operator, or its own times, may end it at any moment."""
 
     def rests(self) -> None:
-        """Nobody waits for it, if that is so."""
+        """Forget since when the tenant is wanted, if no request waits for it any more."""
         if not self.waiting and not self.inside:
             self.wanted_at = inf
 
 
+def longest_wait_s(members: Iterable[RosterMember], rules: RosterRules) -> float:
+    """Return the seconds within which any tenant in the line is ready, whatever else is requested.
+
+    This holds if orders take the times of their tenants, and no engine breaks. The line is first
+    come first served, and each tenant is in it once: at most all others are before one. At its head
+    it waits until those that came before it was there are ready (W) and have been awake for their
+    time (T), or until it has been patient (P), and until they have drained (D) and left (S). No
+    other tenant comes meanwhile except for bytes that it does not need, and none behind it stops it
+    once it sleeps; a hollow start (W) may come before all that. So n heads one after the other, and
+    its own way, take n (W + max(W + T, P) + D + S) + W.
+    """
+    every = list(members)
+    comes = max((max(m.times.cold_s, m.times.warm_s, m.times.wake_s) for m in every), default=0.0)
+    back = max((m.times.stop_s + m.times.cold_s for m in every), default=0.0)
+    back = max([back, *(m.back_s(DrainGoal.SLEEP) for m in every)])
+    leaves = max((max(m.times.sleep_s, m.times.stop_s) for m in every), default=0.0)
+    awake = max(rules.worth * back, rules.busy_s, rules.busy_worth * (back + rules.drain_s))
+    head = comes + max(comes + awake, rules.patience_s) + rules.drain_s + leaves
+    return len(every) * head + comes
+
+
 class RosterWorld:
-    """One device. After every event all that must hold is looked at."""
+    """One device with a roster and fake engines. After every event the world checks what the roster
+    promises.
+    """
 
     def __init__(self, device: int, rules: RosterRules, part: float = 1.0) -> None:
-        """Engines take `part` of the time that they may."""
+        """Each engine takes `part` of the time that its tenant's `SwitchTimes` allow for a change
+        of state.
+        """
         self.roster, self.device, self.part = Roster(device, rules), device, part
         self.engines: dict[str, RosterEngine] = {}
         self.now = 0.0
         self.log: list[tuple[float, RosterOrder]] = []
         self.longest = 0.0
-        """Longest time that anybody waited to become ready."""
+        """Longest time in seconds for which a tenant with requests has waited to become ready,
+        while the world was `calm`.
+        """
         self.calm = True
-        """True if no engine has broken and nobody was added or removed."""
+        """True until an engine breaks. A test sets it to False when it adds, changes or removes a
+        tenant.
+        """
 
     # -- events -------------------------------------------------------------------------
 
@@ -118,14 +151,18 @@ class RosterWorld:
         self._say(name, retry_s)
 
     def give_up(self, name: str, retry_s: float) -> None:
-        """An engine that has just crashed did so too often; its waiting requests may be refused."""
+        """Tell the roster that an engine which has just crashed will not be started again before
+        `retry_s`; its waiting requests may be refused.
+        """
         self.roster.heard(name, LifeEvent.GIVEN_UP, self.now, retry_s)
         self.decide()
 
     # -- time ---------------------------------------------------------------------------
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, and engines and deadlines with it."""
+        """Let `seconds` pass. Engines finish their changes of state, and the roster decides at its
+        deadlines, each at its time.
+        """
         end = self.now + seconds
         for _ in range(100_000):
             saying = [(e.done[0], name) for name, e in self.engines.items() if e.done]
@@ -146,7 +183,9 @@ class RosterWorld:
         self.decide()
 
     def _nothing_before(self, time: float) -> None:
-        """`next_deadline` is not too late, looked at without what the roster remembers."""
+        """Check that the roster has nothing to do before `time`, so its `next_deadline` is not too
+        late. Half-way it is asked again, with its memory of being quiet cleared.
+        """
         middle = (self.now + time) / 2
         if self.now < middle < time:
             self.roster.quiet_until = -inf
@@ -242,9 +281,12 @@ class RosterWorld:
     def state(self, name: str) -> LifeState:
         return self.roster.members[name].state
 
+    def longest_wait_s(self) -> float:
+        return longest_wait_s(self.roster.members.values(), self.roster.rules)
+
     def check(self) -> None:
         self.roster.check()
-        bound = self.roster.longest_wait_s()
+        bound = self.longest_wait_s()
         for name, engine in self.engines.items():
             member = self.roster.members[name]
             assert engine.held <= member.nbytes, name

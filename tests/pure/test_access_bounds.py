@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from mirage.config import ConfigError, TenantSection, validated
 from mirage.serve.access.bounds import GENERATING, LOGPROBS, TOKENS, shaped
-from mirage.serve.openai import ApiError
-from mirage.serve.rates import NO_BOUNDS, BodyBounds, body_bounds
+from mirage.serve.access.rates import NO_BOUNDS, BodyBounds, body_bounds
+from mirage.serve.api.openai import ApiError
 from tests.examples import examples
 
 pytestmark = pytest.mark.pure
@@ -22,7 +22,9 @@ CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 
 
 def seen(body: dict[str, Any], bounds: BodyBounds = BOUNDS, route: str = CHAT) -> Any:
-    """The body as an engine reads it."""
+    """Body of a request after `shaped` has applied the tenant's bounds, as its engine would read
+    it.
+    """
     return json.loads(shaped(json.dumps({"model": "m"} | body).encode(), route, bounds).body)
 
 
@@ -39,6 +41,9 @@ def seen(body: dict[str, Any], bounds: BodyBounds = BOUNDS, route: str = CHAT) -
         ({"logprobs": 6}, "logprobs", "6"),
         ({"logprobs": True, "top_logprobs": 6}, "top_logprobs", "6"),
         ({"prompt_logprobs": -1}, "prompt_logprobs", "all"),
+        ({"max_tokens": 100 * "0" + "101"}, "max_tokens", "all"),
+        ({"max_tokens": 120 * " " + "101"}, "max_tokens", "all"),
+        ({"top_logprobs": "-1." + 120 * "0"}, "top_logprobs", "all"),
     ],
 )
 @pytest.mark.parametrize("route", sorted(GENERATING))
@@ -62,7 +67,9 @@ def test_a_key_may_be_written_with_escapes() -> None:
 
 
 def test_the_last_of_two_values_counts() -> None:
-    """So it does for engines."""
+    """A JSON body names `n` twice. The bound applies to the last value, because engines use that
+    one.
+    """
     with pytest.raises(ApiError):
         shaped(b'{"model": "m", "n": 1, "n": 5}', CHAT, BOUNDS)
     shaped(b'{"model": "m", "n": 5, "n": 1}', CHAT, BOUNDS)

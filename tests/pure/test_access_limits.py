@@ -14,14 +14,14 @@ from mirage.serve.access.limiter import (
     Limiter,
     OverLimit,
 )
+from mirage.serve.access.rates import RateLimits
 from mirage.serve.access.window import RateWindow
-from mirage.serve.rates import RateLimits
 from tests.examples import examples
 
 pytestmark = pytest.mark.pure
 
 QUARTER_S = 0.25
-"""Times are multiples of it, and so exact."""
+"""Seconds; all times of these tests are multiples of it, and so exact."""
 STEPS = st.lists(
     st.tuples(
         st.integers(0, 200),  # quarters of a second until it comes
@@ -40,7 +40,9 @@ LIMITS = st.builds(
 
 
 class Counted(NamedTuple):
-    """An amount of one party, from when to when it counts."""
+    """Amount (requests or tokens) booked for one key or tenant, and the times between which it
+    counts against the limit.
+    """
 
     party: str
     amount: int
@@ -49,7 +51,7 @@ class Counted(NamedTuple):
 
 
 class Reference:
-    """All that was ever booked, looked through each time."""
+    """Simple model of the limits: it keeps all bookings and looks through them each time."""
 
     def __init__(self) -> None:
         self.requests: list[Counted] = []
@@ -75,7 +77,9 @@ class Reference:
 def test_a_request_is_refused_if_and_only_if_a_limit_is_reached(
     steps: list[tuple[int, str, int, str]], of_key: RateLimits, of_model: RateLimits
 ) -> None:
-    """The tenant is used by two keys of equal limits."""
+    """Requests of two keys with equal limits for one tenant come and end at random. The limiter
+    admits and refuses as `Reference` does.
+    """
     limiter, reference = Limiter(), Reference()
     running: list[tuple[list[LimitedEntry], list[LimitedParty], list[list[object]]]] = []
     now = 1000.0
@@ -143,7 +147,7 @@ def test_no_minute_has_more_requests_than_the_limit(gaps: list[int], limit: int)
 @given(st.lists(st.tuples(st.integers(0, 80), st.integers(1, 30)), min_size=1, max_size=50))
 @examples(200)
 def test_what_is_told_to_wait_is_true_to_the_moment(calls: list[tuple[int, int]]) -> None:
-    """The request passes at the time that it names, and a moment earlier it does not."""
+    """A request that was told to wait passes after exactly that time, and not a moment earlier."""
     window, now, limit = RateWindow(), 0.0, 30
     for quarters, amount in calls:
         now += quarters * QUARTER_S
@@ -191,7 +195,9 @@ def test_what_it_took_beyond_counts_for_as_many_minutes_as_it_is_limits() -> Non
 
 
 def test_a_request_that_asks_for_more_than_a_limit_waits_until_nothing_else_counts() -> None:
-    """The cost of a request is estimated: refused for good, it might be refused for nothing."""
+    """A request for 5,000 tokens under a limit of 100 a minute waits until nothing else counts, and
+    passes then. Its cost is an estimate, so it must not be refused for ever.
+    """
     limiter, limits = Limiter(), RateLimits(tokens_per_minute=100)
     limiter.leave(entered(limiter, limits, 1, 0.0), 1, 0.0)
     assert refused(limiter, limits, 5000, 1.0).wait_s == 59.0

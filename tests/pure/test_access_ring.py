@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from mirage.serve.access.forms import AccessKey, AccessTable
+from mirage.serve.access.rates import RateLimits
 from mirage.serve.access.ring import KeyRing, Need, digest, may_use, need_of
-from mirage.serve.openai import ApiError
-from mirage.serve.rates import RateLimits
-from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES
+from mirage.serve.api.openai import ApiError
+from mirage.serve.api.routes import FORM_ROUTES, JSON_ROUTES
 
 pytestmark = pytest.mark.pure
 
@@ -22,7 +22,9 @@ TABLE = AccessTable((A, OLD, ROOT, PROM), 7)
 
 
 def told(*headers: tuple[str, str], need: Need = Need.ANY_KEY) -> str | tuple[int, str]:
-    """Name of the key, or status and code of the refusal."""
+    """Result of a request with these headers: the name of its key, or the status and error code of
+    the refusal. No message contains a token.
+    """
     try:
         key = KeyRing(TABLE).admitted(headers, need, NOW)
     except ApiError as error:

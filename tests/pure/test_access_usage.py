@@ -108,7 +108,9 @@ CLIENT_LEFT = 499
 def test_tokens_of_a_request_by_what_is_known_of_it(
     answer: bytes, sent: bool, status: int, expected: dict[TokenKind, int]
 ) -> None:
-    """A client that leaves a stream before its usage has not had it for nothing."""
+    """Tokens are counted from the answer's `usage` where it has one, even if the client left the
+    stream; otherwise they are estimated.
+    """
     assert Passage("m", 8, [], read([answer]), sent).tokens(status) == expected
 
 

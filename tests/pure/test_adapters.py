@@ -1,4 +1,6 @@
-"""LoRA adapters: names and paths out of engine_args, and whose name is whose."""
+"""LoRA adapters in `engine_args`: their names and paths are read, and refused if vLLM would refuse
+them or if two names are equal.
+"""
 
 import json
 from pathlib import Path
@@ -8,7 +10,7 @@ import pytest
 from model_folder import make_adapter
 
 from mirage.config import Config
-from mirage.serve.adapters import adapters_of, beside, check
+from mirage.serve.adapting.adapters import adapters_of, beside, check
 
 pytestmark = pytest.mark.pure
 
@@ -70,7 +72,7 @@ def test_paths_are_beside_the_configuration_and_reach_vllm_as_json(tmp_path: Pat
 
 
 def refusal(made: Config) -> str:
-    """Of the one tenant that is refused."""
+    """Message about the only tenant of `made` that is refused, after its name."""
     found, refused = check(made)
     assert found.keys() | refused.keys() == {tenant.name for tenant in made.tenants}
     ((name, why),) = refused.items()

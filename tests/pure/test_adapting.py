@@ -1,4 +1,6 @@
-"""Adapters that engines load while they run: what follows, where they may lie, and their copies."""
+"""Adapters that engines load while they run: the changes asked of engines, the allowed folders, and
+copies.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,11 @@ from hypothesis import strategies as st
 from model_folder import make_adapter
 
 from mirage.config import Config, ConfigError, made
-from mirage.serve.adapter_words import adapter_lines
-from mirage.serve.adapters import adapters_of, check, with_declared
+from mirage.serve.adapting.adapters import adapters_of, check, with_declared
 from mirage.serve.adapting.allowed import check_allowed
 from mirage.serve.adapting.copies import AdapterCopies
 from mirage.serve.adapting.desired import AdapterBook, AdapterState, EngineAdapter, parsed
+from mirage.serve.commands.check_adapters import adapter_lines
 from mirage.serve.routed.table import RoutedRow
 from tests.examples import examples
 
@@ -112,7 +114,9 @@ def test_whatever_was_declared_meanwhile_the_last_holds(
 
 
 def work(one: AdapterBook, steps: int) -> None:
-    """Do so many steps of what follows."""
+    """Carry out up to `steps` additions and then up to `steps` removals of adapters, as an engine
+    would.
+    """
     assert one.has is not None
     for name, folder in one.declared.items():
         if name not in one.failed:
@@ -210,7 +214,9 @@ def test_without_folders_nothing_may_be_loaded(tmp_path: Path) -> None:
 
 
 def test_links_within_the_folders_are_followed(tmp_path: Path) -> None:
-    """As in the cache of a hub, where files are links to blobs."""
+    """Symbolic links inside an allowed folder are followed, because a hub's cache consists of links
+    to blobs.
+    """
     make_adapter(tmp_path / "ok" / "blobs")
     (tmp_path / "ok" / "x").mkdir()
     for name in ("adapter_config.json", "adapter_model.safetensors"):

@@ -1,4 +1,6 @@
-"""An operator's surface: what is said of acts and states, and which server is meant."""
+"""Operators' commands: lines about changes of states, acts that are refused or take effect, and the
+choice of the server.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ from mirage.serve.admin.journal import SeenState, StateJournal
 from mirage.serve.admin.one_server import identity, sole_server
 from mirage.serve.admin.shown import described, process_table, span, until
 from mirage.serve.apply.forms import ApplyTold
-from mirage.serve.coming import AheadState, WeightsComing
+from mirage.serve.models.weights_progress import AheadState, WeightsComing
 from mirage.units import MIB
 
 pytestmark = pytest.mark.pure
@@ -290,7 +292,7 @@ def test_one_that_is_named_has_to_listen(base: Path) -> None:
 
 @contextmanager
 def as_another_user() -> Iterator[None]:
-    """Inside, this process may not read what root may."""
+    """Context in which this process is no longer root, so that it may not read every file."""
     root = os.geteuid() == 0
     if root:
         os.seteuid(65534)

@@ -1,4 +1,6 @@
-"""Engines that a killed server has left: who goes on, and what is booked of them."""
+"""Adoption of the engines that a killed server has left: those that go on, those that are ended,
+and the memory that stays reserved for them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An answer says the name that the client asked for, however it is cut."""
+"""An answer has the model's name that the client asked for, wherever its stream is cut."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage.serve.answername import AnswerName
+from mirage.serve.api.answer_name import AnswerName
 
 pytestmark = pytest.mark.pure
 
@@ -26,7 +26,7 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 
 
 def renamed(value: Any) -> Any:
-    """The answer as it shall be."""
+    """Expected answer: `value` with the model's name replaced by the alias, at any depth."""
     match value:
         case dict():
             return {k: ALIAS if (k, v) == ("model", NAME) else renamed(v) for k, v in value.items()}
@@ -50,7 +50,7 @@ def test_keys_are_renamed_and_no_text(value: Any, cuts: list[int], compact: bool
 
 @given(st.lists(VALUES, min_size=1), st.data())
 def test_an_event_is_not_held_back(values: list[Any], data: st.DataObject) -> None:
-    """A client waits for no later event to have this one."""
+    """Each whole event is passed on at once; it does not wait for the next one."""
     answer = AnswerName(NAME, ALIAS)
     for value in values:
         passed = answer.take(b"data: " + json.dumps(value).encode() + b"\n\n")

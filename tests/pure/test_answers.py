@@ -42,7 +42,9 @@ def test_requests_that_began_together_grow_and_those_of_mean_length_do_not() -> 
 
 @given(st.integers(0, 3000), st.integers(0, 3000))
 def test_as_memory_fills_no_more_is_open_to_newcomers(used: int, answers: int) -> None:
-    """Else a request could begin within steps that the simulator skips."""
+    """One block more in use never leaves more room for new requests, so a request cannot begin
+    within the steps that the simulator skips.
+    """
     growth = growth_to_come(used, answers)
     assert 0 <= growth <= max(0, answers - used)
     assert used + 1 + growth_to_come(used + 1, answers) >= used + growth

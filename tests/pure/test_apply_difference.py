@@ -13,7 +13,7 @@ from mirage.control.roster.fitting import Fitting
 from mirage.errors import InputRefused
 from mirage.serve.apply import said
 from mirage.serve.apply.difference import AT_ONCE, ConfigDifference, TenantChange, difference
-from mirage.serve.apply.edits import with_keys, without
+from mirage.serve.apply.edits import check_keys, with_keys, without
 from tests.examples import examples
 
 pytestmark = pytest.mark.pure
@@ -58,7 +58,9 @@ def config(tenants: dict[str, dict[str, Any]], **changes: Any) -> Config:
 
 
 def _aliases(name: str, own: dict[str, Any]) -> dict[str, Any]:
-    """No two tenants may have one."""
+    """Aliases of the tenant `name`, each with that name before it, because no two tenants may have
+    the same alias.
+    """
     return {"aliases": [f"{name}:{alias}" for alias in own["aliases"]]} if "aliases" in own else {}
 
 
@@ -196,6 +198,34 @@ def test_keys_of_one_tenant_are_set_and_unset() -> None:
         with_keys(RAW, "a", {"share.x": 1})
     with pytest.raises(InputRefused, match="name is no key to set"):
         with_keys(RAW, "a", {"name": "c", "share": 1})
+
+
+WHOLE = {"name": "a", "model": "/m", "share": 40, "device": "left"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        ({"share": 200}, "tenant 'a': share: found 200, write 100 or less"),
+        ({"share": None}, "tenant 'a': share: it is missing"),
+        ({"priority": "high"}, "tenant 'a': priority: found 'high', write a whole number"),
+        ({"limits.n": 0}, "tenant 'a': limits.n: found 0, write a number above 0"),
+        ({"prioritty": 1}, "tenant 'a': unknown key 'prioritty': check its spelling; nearest: pri"),
+        ({"defaults.n": 0}, "tenant 'a': defaults.n is 0: write 1 or more"),
+    ],
+)
+def test_a_wrong_value_is_told_by_the_key_that_was_set(keys: dict[str, Any], why: str) -> None:
+    edited = with_keys({"tenants": [{"name": "b"}, WHOLE]}, "a", keys)
+    with pytest.raises(InputRefused) as refused:
+        check_keys(edited, "a")
+    assert str(refused.value).startswith(why)
+
+
+def test_a_right_value_is_none_of_its_business() -> None:
+    """`check_keys` accepts a right value of tenant `a`. It reads neither other tenants' sections
+    nor the place of `a` in the list.
+    """
+    check_keys(with_keys({"tenants": [{"name": "b"}, WHOLE]}, "a", {"priority": 3}), "a")
 
 
 def test_a_tenant_that_goes_is_named_nowhere() -> None:

@@ -1,4 +1,4 @@
-"""Turns and memory decided together."""
+"""Arbiter that decides turns and memory together."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.pure
 
 
 def alone(mode: str, drain: bool | str = "auto", below: int = 0) -> Arbiter:
-    """Without an engine."""
+    """An arbiter of the tenants a and b, to which no engine has connected."""
     tenants = [TenantSection(name=n, model=Path(n), share=50) for n in "ab"]
     config = Config(
         device=DeviceSection(memory=3400),
@@ -79,7 +79,9 @@ def test_spatial_sharing_sends_no_turns() -> None:
 
 
 def test_one_that_comes_without_memory_for_its_layers_gets_the_least_at_once() -> None:
-    """The rest of its share comes once the other has given it back."""
+    """Engine `b` connects while `a` has borrowed its memory. It is first allotted the least that an
+    engine needs, and more layers as `a` gives memory back.
+    """
     tenants = [TenantSection(name=n, model=Path(n), share=50) for n in "ab"]
     made = Arbiter.of(Config(device=DeviceSection(memory=3400), tenants=tenants))
     made.controller.given_up("b")
@@ -122,7 +124,9 @@ def test_a_turn_is_given_confirmed_revoked_and_passed_on() -> None:
 
 
 def drained(drain: bool | str, used: int, below: int = 0) -> Arbiter:
-    """Two tenants of 34 extents each, without layers; `a` has the turn and runs on `used`."""
+    """An arbiter in turns of a second. Both tenants have work, `a` has the turn, and its requests
+    use `used` extents.
+    """
     made = arbiter("temporal", drain, below)
     for name in "ab":
         made.reported(name, report(False, running=1), 0.0)
@@ -139,7 +143,9 @@ def drained(drain: bool | str, used: int, below: int = 0) -> Arbiter:
 def test_a_turn_drains_if_it_is_told_to_or_the_next_model_would_stream(
     drain: bool | str, used: int, drains: bool
 ) -> None:
-    """`b` sits on 10 extents; of the 30 beyond them `a` has 22 layers' worth in its own layers."""
+    """The turn of `a` ends after a second. With "auto" it drains if its requests use 31 extents,
+    which leave too little memory for the layers of `b`; with 10 extents it does not.
+    """
     assert ("a", Turn(False, drains)) in drained(drain, used).decide(1.0)
 
 
@@ -147,7 +153,9 @@ def test_a_turn_drains_if_it_is_told_to_or_the_next_model_would_stream(
 def test_one_that_stops_is_told_what_its_requests_give_up(
     below: int,
 ) -> None:
-    """A turn of a second loads 100 layers of 100 bytes; all the memory there is has 3400."""
+    """Tenant `a` loses its turn without draining. The message says how many bytes of KV memory its
+    suspended requests give up: all that the tier below has room for.
+    """
     made = drained(False, 31, below)
     assert ("a", Turn(False, spill_bytes=below)) in made.decide(1.0)
 
@@ -180,7 +188,9 @@ def test_draining_by_cost_ends_after_another_turn() -> None:
 
 @pytest.mark.parametrize("lost", ["a", "b"])
 def test_a_death_ends_draining_by_cost(lost: str) -> None:
-    """Of who drains, or of the only one who waits for it."""
+    """While `a` drains and `b` waits for its turn, one of both engines dies (`lost`). The turn
+    passes to `b`, or `a` need not drain any more.
+    """
     made = drained("auto", 31)
     made.decide(1.0)
     made.lost(lost, 1.1)
@@ -190,7 +200,7 @@ def test_a_death_ends_draining_by_cost(lost: str) -> None:
 
 
 def complied(told: Allotment, used: int, *, holds: bool = False) -> Report:
-    """Of an engine with a running request, which holds what it was told to."""
+    """Report of an engine that holds exactly its allotment and has one running request."""
     return structs.replace(
         report(holds, running=1),
         revision=told.revision,
@@ -204,7 +214,9 @@ def complied(told: Allotment, used: int, *, holds: bool = False) -> Report:
 
 
 def returning(*, drain: bool = False) -> tuple[Arbiter, Allotment]:
-    """`a` has lent layers to `b`, whose turn has ended; it was told to make room, and has not."""
+    """An arbiter whose tenant `a` has lent layers to `b`. The turn of `b` has ended. Returned with
+    it is the allotment that tells `b` to give memory back, which `b` has not done yet.
+    """
     made = arbiter("temporal", drain=drain)
     made.reported("a", report(False), 0.0)
     made.reported("b", report(False, running=1, growth=20), 0.0)
@@ -234,7 +246,9 @@ def test_a_turn_begins_when_the_others_have_made_room_for_its_layers() -> None:
 def test_a_turn_that_drains_begins_requests_for_as_long_once_its_layers_are_back(
     drain: bool, longer_s: float
 ) -> None:
-    """Six layers, each of which takes ten milliseconds to load."""
+    """Six layers of 10 ms come back before the turn of `a` can step. If turns drain, the turn lasts
+    that much longer.
+    """
     made, less = returning(drain=drain)
     made.decide(1.4)
     made.reported("b", complied(less, used=12), 1.41)
@@ -246,7 +260,9 @@ def test_a_turn_that_drains_begins_requests_for_as_long_once_its_layers_are_back
 
 
 def test_a_turn_does_not_wait_for_who_has_done_all_that_it_was_told() -> None:
-    """Its layers have no room all the same: what `b` still runs on is more than was planned."""
+    """`b` has done what it was told, but its running requests use more memory than planned, so the
+    layers of `a` find no room. The turn of `a` begins all the same.
+    """
     made, told = returning()
     made.decide(1.4)
     decided: list[tuple[str, object]] = []
@@ -315,7 +331,9 @@ def test_death_passes_the_turn_on_at_once() -> None:
 
 
 def test_the_turn_of_one_that_is_killed_passes_on_and_its_memory_does_not() -> None:
-    """A message that it said before is heard as well."""
+    """Engine `a` is about to be killed (`ends`). Its turn passes to `b` at once; its memory becomes
+    free only after `lost`. A late report of `a` changes nothing.
+    """
     made = arbiter("temporal")
     for name in "ab":
         made.reported(name, report(False, running=1), 0.0)
@@ -335,7 +353,7 @@ def test_the_turn_of_one_that_is_killed_passes_on_and_its_memory_does_not() -> N
 
 
 def asleep(revision: int, *, holds: bool = False) -> Report:
-    """Report of `a` or `b` once it holds one extent and no layer."""
+    """Report of a sleeping tenant, which holds one extent and has given all its layers away."""
     told = report(holds)
     return structs.replace(told, revision=revision, held_bytes=50, layers_remapped=12, asleep=True)
 
@@ -438,7 +456,7 @@ def test_a_sleeper_that_dies_holds_nothing() -> None:
 # -- the book of loans -------------------------------------------------------------------
 
 LENT = {("b", "a"): {"layers": 100, "KV memory": 400}}
-"""A layer of b, and eight of its extents."""
+"""Bytes that `b` has lent to `a`: a layer of `b`, and eight of its extents."""
 
 
 def lent(made: Arbiter) -> dict[tuple[str, str], dict[str, int]]:
@@ -447,7 +465,9 @@ def lent(made: Arbiter) -> dict[tuple[str, str], dict[str, int]]:
 
 
 def lending() -> tuple[Arbiter, dict[str, Allotment]]:
-    """Requests of `a` have grown by ten extents; what both were told."""
+    """An arbiter, and the allotments of both tenants after requests of `a` have grown by ten
+    extents beyond its share.
+    """
     made = arbiter("spatial")
     made.reported("b", report(True), 0.0)
     made.reported("a", report(True, running=1, growth=10), 1.0)
@@ -457,7 +477,7 @@ def lending() -> tuple[Arbiter, dict[str, Allotment]]:
 
 
 def given(**counted: Any) -> Report:
-    """Of `b`, which has given all that it was told to."""
+    """Report of `b` after it has given away the memory that its allotment took."""
     held = {
         "revision": 2,
         "layers_remapped": 1,

@@ -1,4 +1,6 @@
-"""`engine_args`: spellings, values, and the line that each refusal is."""
+"""`engine_args`: spellings of vLLM's arguments, their allowed values, and the one line of error for
+each argument that is refused.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,9 @@ from mirage.arguments.rules import Rule, Verdict, merged, refused, same, works
 from mirage.arguments.table import TABLE
 from mirage.arguments.variables import ENVIRONMENT
 from mirage.config import Config, ConfigError, TenantSection
-from mirage.serve.changing import OF_WEIGHTS, weights_of
-from mirage.serve.launcher import check_engine_args, flags
-from mirage.serve.preflight import preflight
+from mirage.serve.device.changes import OF_WEIGHTS, weights_of
+from mirage.serve.launch.launcher import check_engine_args, flags
+from mirage.serve.launch.preflight import preflight
 
 pytestmark = pytest.mark.pure
 
@@ -134,7 +136,9 @@ def test_the_line_says_what_which_value_and_what_to_do(written: dict[str, Any], 
 
 
 def test_what_is_not_in_the_table_is_refused() -> None:
-    """So that a new vLLM's new argument is not served unseen."""
+    """An argument that is not in our table of vLLM's arguments is refused, so that a new one is not
+    served unexamined.
+    """
     with pytest.raises(ArgumentRefused, match="no argument of the vLLM that MIRAGE was tried with"):
         check_names({"enable_time_travel": True})
 
@@ -216,7 +220,9 @@ def test_variables_that_would_harm_an_engine_are_refused(
 
 
 def test_a_variable_that_is_in_no_list_is_refused_without_its_value() -> None:
-    """A new vLLM's new variable is not passed on unseen."""
+    """A variable `VLLM_...` that is in none of our lists is refused, with the nearest known name.
+    The message leaves out its value, which may be secret.
+    """
     with pytest.raises(ArgumentRefused) as refusal:
         check_environment({"VLLM_LOGING_LEVEL": "hush"})
     assert str(refusal.value).startswith("VLLM_LOGING_LEVEL in the environment is no variable")

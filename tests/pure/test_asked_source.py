@@ -14,7 +14,9 @@ pytestmark = pytest.mark.pure
 
 
 class Asked:
-    """A source's server: answers with a number once it `may`, or fails with `error`."""
+    """Fake of what an `AskedSource` asks: it answers with the number of questions so far. It waits
+    while the event `may` is not set, and raises `error` if that is set.
+    """
 
     def __init__(self) -> None:
         self.now, self.count = 0.0, 0

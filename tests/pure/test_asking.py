@@ -1,4 +1,6 @@
-"""What is asked of a server that refuses fields; outputs kept as trails."""
+"""Optional fields of a replayed request, left out for a server that refuses them; outputs compared
+by their trails.
+"""
 
 import pytest
 from hypothesis import given

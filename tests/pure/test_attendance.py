@@ -1,4 +1,6 @@
-"""The roster at work: orders carried out, what engines tell, and requests that wait."""
+"""The roster at work in a supervisor: its orders are carried out, events of engines are heard, and
+requests wait.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from mirage.control.roster.rules import RosterRules
 from mirage.control.roster.specs import TenantSpec
 from mirage.control.roster.states import LifeState
 from mirage.protocol import Report
-from mirage.serve.device_health import DeviceHealth
+from mirage.serve.health.device_health import DeviceHealth
 from mirage.serve.roster.attendance import Attendance
 from mirage.serve.roster.ticket import NotInTime, TicketState
 from vmm.faults import FAULTS
@@ -28,7 +30,9 @@ QUICK = RosterRules(worth=0.0, busy_s=0.0, busy_worth=0.0, patience_s=0.0, drain
 
 @dataclass
 class Engines:
-    """What was ordered, and the states that were shown."""
+    """Fake of the engines: records the orders of the roster, and the states that were shown to
+    clients.
+    """
 
     orders: list[str] = field(default_factory=list)
     states: dict[str, LifeState] = field(default_factory=dict)
@@ -52,7 +56,7 @@ class Engines:
 
 
 class Device:
-    """A device of 50 bytes, which is room for one tenant of 40 that is awake."""
+    """A device of 50 bytes, with room for one awake tenant of 40 bytes."""
 
     def __init__(self, *names: str, start: str = "on_request", apart: bool = False) -> None:
         self.now, self.engines = 0.0, Engines()
@@ -69,7 +73,7 @@ class Device:
         self.attendance.device_failed()
 
     def serve(self, name: str) -> None:
-        """A request comes, for which the engine starts."""
+        """Let the tenant start for one request, and end that request."""
         ticket = self.attendance.ask(name)
         self.now += 9.0
         self.attendance.started(name, 9.0)

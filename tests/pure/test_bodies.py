@@ -1,4 +1,6 @@
-"""What the router reads in a request: its model, and what makes two requests the same."""
+"""Body of a request in the router: its model is read and replaced, and equal requests have equal
+digests.
+"""
 
 import json
 
@@ -6,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage.serve.bodies import fingerprint, model_of, with_model
-from mirage.serve.openai import ApiError
+from mirage.serve.api.openai import ApiError
+from mirage.serve.http.bodies import body_digest, model_of, with_model
 
 pytestmark = pytest.mark.pure
 
@@ -42,7 +44,7 @@ def test_a_form_without_a_model_is_refused(body: bytes) -> None:
 @given(st.binary(max_size=200), st.text(max_size=60))
 def test_anything_is_read_or_refused(body: bytes, kind: str) -> None:
     for content_type in (kind, FORM, "application/json"):
-        fingerprint("/x", body, content_type)
+        body_digest("/x", body, content_type)
         try:
             assert model_of(body, content_type)
         except ApiError as error:
@@ -68,17 +70,17 @@ def test_a_form_is_given_another_model_and_nothing_else() -> None:
     assert model_of(named, FORM) == "a"
 
 
-def test_the_fingerprint_is_of_route_and_body_and_not_of_the_boundary() -> None:
+def test_the_digest_is_of_route_and_body_and_not_of_the_boundary() -> None:
     body = json.dumps({"model": "a", "prompt": "x"}).encode()
-    same = fingerprint("/v1/completions", body, "application/json")
-    assert same == fingerprint("/v1/completions", body, "")
-    assert same != fingerprint("/v1/chat/completions", body, "application/json")
-    assert same != fingerprint("/v1/completions", body + b" ", "application/json")
+    same = body_digest("/v1/completions", body, "application/json")
+    assert same == body_digest("/v1/completions", body, "")
+    assert same != body_digest("/v1/chat/completions", body, "application/json")
+    assert same != body_digest("/v1/completions", body + b" ", "application/json")
     one, two = (
-        fingerprint("/x", form(b, AUDIO), f"multipart/form-data; boundary={b}") for b in ("A", "BB")
+        body_digest("/x", form(b, AUDIO), f"multipart/form-data; boundary={b}") for b in ("A", "BB")
     )
     assert one == two
-    assert one != fingerprint("/x", form("A", AUDIO, AUDIO), "multipart/form-data; boundary=A")
+    assert one != body_digest("/x", form("A", AUDIO, AUDIO), "multipart/form-data; boundary=A")
 
 
 def test_a_form_of_very_many_parts_is_refused() -> None:

@@ -1,7 +1,7 @@
 """No callback of the product is overwritten after its object was made.
 
-Who reads a class then sees in its `__init__` whom it calls. What has to come later comes once,
-through a method that says so.
+A reader of a class then sees in its `__init__` what it calls. A callback that has to come later is
+set once, through a method that refuses a second one.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ ATTENDED = {"read_by"}
 
 
 def trees(root: Path) -> Iterator[tuple[str, ast.Module]]:
-    """Each file of the product by its path."""
+    """Path and syntax tree of each source file of the product."""
     for path in (path for folder in PRODUCT for path in sorted((root / folder).rglob("*.py"))):
         yield str(path.relative_to(root)), ast.parse(path.read_text())
 
 
 def is_callback(annotation: ast.expr) -> bool:
-    """True of `Callable[...]`, also of one that may be None."""
+    """True for an annotation `Callable[...]`, also in a union such as `Callable[...] | None`."""
     if isinstance(annotation, ast.BinOp):
         return is_callback(annotation.left) or is_callback(annotation.right)
     return ast.unparse(annotation).startswith("Callable[")
@@ -47,7 +47,9 @@ def assigned(tree: ast.AST) -> Iterator[tuple[ast.Attribute, ast.Assign | ast.An
 
 
 def callbacks(made: ast.ClassDef) -> set[str]:
-    """Attributes of a class that are callbacks: annotated so, or lambdas at first."""
+    """Names of a class's attributes that are callbacks: annotated with `Callable`, or set to a
+    lambda somewhere.
+    """
     found = {
         node.target.id
         for node in made.body
@@ -67,7 +69,9 @@ def own(target: ast.Attribute) -> bool:
 
 
 def later(made: ast.ClassDef) -> Iterator[ast.Attribute]:
-    """A class's own callbacks that it sets anywhere but in `__init__`, once it has one."""
+    """Assignments to a class's own callbacks in methods other than `__init__` and those of
+    `ATTENDED`.
+    """
     names = callbacks(made)
     for method in made.body:
         if isinstance(method, ast.FunctionDef) and method.name not in {"__init__", *ATTENDED}:

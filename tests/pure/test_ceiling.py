@@ -37,7 +37,9 @@ def test_a_mean_is_weighted_and_forgets() -> None:
 
 
 def costing(ms: float | None = 2.0) -> MetadataStore:
-    """Of a, whose tokens wait for 4 ms each."""
+    """Store in which tenant `a` has a ceiling of `ms` per token, while each of its tokens has
+    waited 4 ms for streamed layers.
+    """
     made = store()
     made.declares(Tenant("a", 50, max_cost_ms=ms))
     made.reported("a", report(), 0.0)
@@ -108,7 +110,9 @@ def test_none_for_its_own_requests_either() -> None:
 
 
 def test_a_ceiling_holds_at_once() -> None:
-    """Of an engine that runs: its layers come back, and none go until it is lifted."""
+    """Tenant `b` has lent layers to `a`. Its new ceiling on the cost per token brings them back,
+    and none is lent again until the ceiling is removed.
+    """
     world = pair(victims="mru")
     occupy(world, "a", 10, growing=10)
     for _ in range(3):

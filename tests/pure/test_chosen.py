@@ -1,4 +1,6 @@
-"""What --trace says: one trace that is dealt, or one of each tenant's, merged by time."""
+"""Value of --trace: one trace whose requests are dealt to the tenants, or one trace for each
+tenant, merged by time.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ SYNTHETIC = "kind: synthetic\nrate: {rate}\nlengths: short\n"
 
 @pytest.fixture
 def files(tmp_path):
-    """Two synthetic traces without end; a tenth of the second one's rate is the first one's."""
+    """Folder with two synthetic traces without an end, of 2 and of 20 requests per second."""
     for name, rate in (("one", 2), ("two", 20)):
         (tmp_path / f"{name}.yaml").write_text(SYNTHETIC.format(rate=rate))
     return tmp_path

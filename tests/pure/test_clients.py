@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from mirage.config import HttpSection
+from mirage.serve.api.openai import ApiError
 from mirage.serve.clients.bare_answer import bare
 from mirage.serve.clients.body_budget import BodyBudget, BodyRoom
 from mirage.serve.clients.crowd import Crowd
 from mirage.serve.clients.front import SPARE_FILES, ClientFront
 from mirage.serve.clients.patience import body_until
-from mirage.serve.openai import ApiError
-from mirage.serve.request_id import SANE, id_of, new_id
+from mirage.serve.http.request_id import SANE, id_of, new_id
 from mirage.units import KIB, MIB
 
 pytestmark = pytest.mark.pure
@@ -55,7 +55,9 @@ def test_a_stream_may_get_no_comments() -> None:
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.integers(0, MIB)), max_size=30))
 def test_who_sends_as_fast_as_it_has_to_is_never_late(steps: list[tuple[float, int]]) -> None:
-    """Any client that is never behind the least rate by more than the first seconds."""
+    """A client that sends a body piece by piece is late exactly if, after the first `body_s`
+    seconds, it has sent fewer bytes than the least rate demands.
+    """
     now, read = 5.0, 0
     for seconds, piece in steps:
         least = (now + seconds - 5.0 - HTTP.body_s) * HTTP.body_rate
@@ -94,7 +96,9 @@ def is_refused(room: BodyRoom, wanted: int) -> bool:
 def test_there_are_no_more_connections_than_files_for_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each may need two, a client's and its engine's."""
+    """The number of connections follows from the limit of open files, because each may need two:
+    the client's socket and the engine's.
+    """
     for files, most in ((1024, (1024 - SPARE_FILES) // 2), (64, 1), (1 << 20, 8192)):
         monkeypatch.setattr("mirage.serve.clients.front.raise_limit", lambda wanted, n=files: n)
         assert ClientFront(HTTP).crowd.most == most

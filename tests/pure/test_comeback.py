@@ -1,17 +1,17 @@
-"""Seconds that a tenant which is not served is said to be away."""
+"""Seconds until a tenant that is not served comes back, as clients are told them."""
 
 import pytest
 
 from mirage.control.roster.states import LifeState
+from mirage.serve.api.openai import ApiError
 from mirage.serve.ends.comeback import LOOK_AGAIN_S, STARTS, Comeback
-from mirage.serve.openai import ApiError
-from mirage.serve.routed.table import RoutedRow
+from mirage.serve.routed.table import RoutedRow, RouterTable
 
 pytestmark = pytest.mark.pure
 
 
 def started(*seconds: float) -> Comeback:
-    """Tenant after starts that took so long."""
+    """Record of a tenant whose past starts took these seconds each."""
     made = Comeback()
     for number, took in enumerate(seconds):
         made.starts(1000.0 * number)
@@ -49,7 +49,9 @@ def test_only_the_last_starts_count() -> None:
 
 
 def test_one_that_ends_at_the_moment_is_away_for_a_start() -> None:
-    """Its engine has been sent SIGKILL, and no pause is known yet."""
+    """The engine was sent SIGKILL, and the pause before its next start is not known. Clients are
+    told to wait for as long as the slowest start took.
+    """
     comeback = started(20.0, 30.0)
     row = RoutedRow("a", "a", 1, LifeState.DOWN, comeback=comeback.times)
     assert row.wait_s(5000.0) == 30.0
@@ -68,3 +70,16 @@ def test_one_that_is_not_tried_again_is_not_said_to_come_back(
 def test_seconds_are_whole_and_never_none(wait_s: float | None, said: str | None) -> None:
     answer = ApiError(503, "down", wait_s=wait_s).response()
     assert answer.headers.get("Retry-After") == said
+
+
+def test_a_router_whose_clock_is_ahead_tells_the_same() -> None:
+    comeback = started(20.0, 30.0)
+    comeback.pauses(5000.0, 4.0)
+    pauses = RoutedRow("a", "a", 1, LifeState.STOPPED, comeback=comeback.times)
+    comeback.starts(5000.0)
+    starts = RoutedRow("b", "b", 1, LifeState.STARTING, comeback=comeback.times)
+    away = RoutedRow("c", "c", 1, LifeState.DOWN)
+    table = RouterTable((pauses, starts, away))
+    told = [row.wait_s(5001.0) for row in table.tenants]
+    assert told == [33.0, 29.0, LOOK_AGAIN_S]
+    assert [row.wait_s(8001.0) for row in table.shifted(3000.0).tenants] == told

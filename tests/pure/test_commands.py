@@ -1,4 +1,6 @@
-"""Every test is run by a command, and what one run leaves out another one draws."""
+"""Every test is run by a `make` command; tests that a run leaves out by its seed are drawn by runs
+with other seeds.
+"""
 
 from __future__ import annotations
 
@@ -63,9 +65,16 @@ def test_a_quarter_of_the_examples_but_never_few() -> None:
     assert scaled(600, "long") == 600
 
 
+def test_more_examples_than_a_run_has_time_for_are_left_to_the_long_one() -> None:
+    assert [scaled(n, "test") for n in (1000, 1004, 4000)] == [250, 250, 250]
+    assert scaled(4000, "long") == 4000
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_makefile_has_each_command_look_through_its_layers(command: str) -> None:
-    """Nothing is run but make itself, and nothing told to a make around this test counts."""
+    """`make -n COMMAND` prints one run of pytest for each layer of tests that the command has.
+    Variables of a surrounding make are removed.
+    """
     words = ["make", "-n", "--old-file=.venv/.installed", command]
     mine = {name: value for name, value in os.environ.items() if name not in OF_MAKE}
     done = subprocess.run(words, cwd=ROOT, env=mine, capture_output=True, text=True, check=True)

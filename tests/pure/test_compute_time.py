@@ -15,7 +15,9 @@ from mirage.control.hiding import largest_hidden
 pytestmark = pytest.mark.pure
 LAYERS, STEP_S, LOAD_S = 40, 0.008, 0.0012
 GAP_S, SLICE_S = 0.0006, 0.002
-"""Seconds of the host for each streamed layer, and of another process."""
+"""Seconds for which the device waits for the host at each streamed layer, and for which another
+process has the device.
+"""
 
 
 def ran(time: ComputeTime, seconds: Iterable[float], streamed: int = 0) -> float:
@@ -42,7 +44,9 @@ def test_gaps_of_streamed_layers_are_not_compute(steps: int) -> None:
 def test_the_controller_and_the_host_do_not_drive_each_other_up(
     kind: Callable[[], ComputeTime],
 ) -> None:
-    """Each round gives as many layers away as hide behind T_c as it is told."""
+    """In each of 20 rounds as many layers are given as hide behind the reported T_c. Gaps of the
+    host must not raise T_c, or more layers would seem to hide each time.
+    """
     time, remapped, slots = kind(), 0, 0
     ran(time, with_gaps(0))
     first = largest_hidden(LAYERS, LOAD_S, STEP_S / LAYERS)

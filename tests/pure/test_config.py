@@ -197,7 +197,7 @@ def test_what_cannot_be_served_is_one_clear_line(tmp_path: Path, content: Any, w
 
 
 def aliases(levels: int) -> str:
-    """Nine to the power of `levels` ones."""
+    """A YAML text whose aliases expand to nine to the power of `levels` values."""
     first = "x0: &x0 [1, 1, 1, 1, 1, 1, 1, 1, 1]"
     repeated = (", ".join([f"*x{i}"] * 9) for i in range(levels - 1))
     return "\n".join([first, *(f"x{i}: &x{i} [{it}]" for i, it in enumerate(repeated, 1))])

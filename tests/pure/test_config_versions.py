@@ -16,7 +16,7 @@ from mirage.config import ConfigError, load, parsed
 from mirage.config_versions import Keys, upgraded
 from mirage.rewriting import rewritten
 from mirage.serve.apply.source import written
-from mirage.serve.upgrading import upgraded_text
+from mirage.serve.commands.upgrade import upgraded_text
 
 pytestmark = pytest.mark.pure
 
@@ -53,7 +53,9 @@ RENAMED = {"bytes": "memory", "percent": "share", "kind_of_sharing": "policy"}
 
 
 def later(keys: Keys) -> Keys:
-    """A step as a release may bring one: other names, other values, and a key that is gone."""
+    """Made-up upgrade of a configuration to the next version: it renames keys, changes values and
+    removes a key.
+    """
     return {RENAMED.get(key, key): _later(value) for key, value in keys.items()}
 
 
@@ -70,7 +72,9 @@ def _later(value: Any) -> Any:
 
 @pytest.fixture
 def second(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A release that reads version 2, in which keys have today's names."""
+    """Let the program act as a release whose configurations have version 2, reached from today's by
+    `later`.
+    """
     monkeypatch.setattr(config_versions, "STEPS", (later,))
 
 
@@ -158,7 +162,9 @@ def test_a_number_that_is_there_is_changed_where_it_stands(tmp_path: Path) -> No
 
 @pytest.mark.usefixtures("second")
 def test_what_cannot_be_kept_is_written_anew(tmp_path: Path) -> None:
-    """An alias stands for a value in two places."""
+    """A file with a YAML alias, one value in two places, cannot be changed in place. Its upgrade is
+    written anew, with the same content.
+    """
     text = OLDER.replace("percent: 50}", "percent: &half 50}").replace(
         "percent: 50 ", "percent: *half "
     )

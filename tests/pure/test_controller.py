@@ -30,7 +30,9 @@ SHARE = footprint(SHAPE, 0, 10)
 
 
 def pair(policy: Policy = Policy.MIRAGE, temporal: bool = False, **remap: object) -> World:
-    """Two equal tenants, ten extents each, started and settled. Two extents are one layer."""
+    """World with the controller of the equal tenants `a` and `b`, each with a share of ten extents.
+    Both have started, and nothing is under way. The memory of one layer is that of two extents.
+    """
     settings = Rules(**({"headroom_extents": 0, "slack_extents": 0} | remap))
     tenants = {name: (Tenant(name, 50), SHAPE) for name in "ab"}
     world = World(tenants, 2 * SHARE, policy, settings, temporal)
@@ -42,7 +44,9 @@ def pair(policy: Policy = Policy.MIRAGE, temporal: bool = False, **remap: object
 
 
 def occupy(world: World, name: str, extents: int, growing: int = 0) -> FakeEngine:
-    """Requests of one extent each that run, some about to grow; reported, not yet heard."""
+    """Let `extents` requests of one extent each run at tenant `name`; the first `growing` of them
+    need one more. The engine has sent a report, which has not arrived yet.
+    """
     engine = world.alive[name]
     for _ in range(extents):
         engine.arrive(1)
@@ -54,7 +58,7 @@ def occupy(world: World, name: str, extents: int, growing: int = 0) -> FakeEngin
 
 
 def holding(world: World, name: str) -> tuple[int, int]:
-    """(layers remapped, KV extents) last sent."""
+    """Layers remapped and KV extents of the last allotment that was sent to tenant `name`."""
     return world.sent[name].layers_remapped, world.sent[name].kv_extents
 
 
@@ -102,7 +106,9 @@ def test_own_layers_move_within_one_allotment_and_one_grant() -> None:
 
 
 def three(policy: Policy) -> World:
-    """b, a and c, equal; c runs on 22 extents, 12 of them lent by the others."""
+    """World with the controller of the equal tenants b, a and c. `c` uses 22 extents: 10 of its own
+    share, and 12 that the others have lent.
+    """
     settings = Rules(headroom_extents=0, slack_extents=0, hysteresis_s=0.0)
     tenants = {name: (Tenant(name, 100 / 3), SHAPE) for name in "bac"}
     world = World(tenants, 3 * SHARE + 3, policy, settings)
@@ -183,7 +189,9 @@ def test_a_refusal_comes_once_for_each_report_and_only_when_nothing_does() -> No
 
 
 def test_who_is_refused_may_see_bytes_that_are_kept_for_another_of_larger_blocks() -> None:
-    """Extents of `c` hold two blocks: what it lacks is counted in its own extents, not in a's."""
+    """`a` is refused memory while bytes are free, because they are kept for `c`, whose extents are
+    larger.
+    """
     small = ModelShape(0, 0, 0, 7, 1, 16, 3, 1, 0)
     large = ModelShape(3, 1, 0, 9, 2, 16, 14, 2, 0)
     donor = ModelShape(3, 1, 0, 1, 1, 16, 2, 1, 0)
@@ -242,7 +250,9 @@ def test_growth_asked_for_without_the_turn_is_answered_with_it() -> None:
 
 
 def remapped(**remap: object) -> World:
-    """a runs on 18 extents of both shares and 6 more of three of b's layers."""
+    """World in which `a` runs on 24 extents: 18 from both shares, and 6 on the memory of three
+    layers of `b`.
+    """
     world = pair(**remap)
     occupy(world, "a", 24)
     for _ in range(3):
@@ -281,7 +291,9 @@ def test_a_surplus_is_taken_at_once_for_a_woken_donor() -> None:
 )
 @examples(40)
 def test_layers_of_an_idle_tenant_do_not_flip(steps, slack: int) -> None:
-    """Whatever a's load does, a layer that b gave stays away for the hysteresis at least."""
+    """The number of running requests of `a` changes at random. A layer that `b` gave stays away for
+    at least the hysteresis time.
+    """
     world = pair(hysteresis_s=0.5, slack_extents=slack)
     grown, layers_remapped = 0.0, 0
     for target, tenths in steps:
@@ -476,7 +488,9 @@ def worlds(draw: st.DrawFn, policy: Policy, temporal: bool) -> World:
 
 
 class Worlds(RuleBasedStateMachine):
-    """Random events under one policy; `World` checks each, the teardown ends in quiet."""
+    """Random events for engines and controller under one policy. `World` checks each event. At the
+    end prompt engines must get answers at once, and quiet must bring all memory back.
+    """
 
     policy = Policy.MIRAGE
     temporal = False
@@ -600,7 +614,9 @@ class Worlds(RuleBasedStateMachine):
 
 
 def answers_come_without_time(world: World) -> None:
-    """Prompt engines get memory or a refusal within a few rounds, not by patience."""
+    """Check that engines which answer promptly get memory or a refusal within a few rounds, without
+    waiting for a time-out.
+    """
     for _ in range(4):
         world.round()
     asked = dict(world.asked)
@@ -661,7 +677,9 @@ TestTemporalWorlds = machine(TemporalWorlds, 80)
 
 
 def test_checking_changes_nothing_that_is_known() -> None:
-    """The one whose turn is over is inactive, also after a check."""
+    """The turn passes from `a` to `b`. `a` counts as inactive, also after `check` has looked at the
+    ledger.
+    """
     world = pair(temporal=True)
     world.controller.turn("a", 10.0)
     world.controller.turn("b", 10.1)

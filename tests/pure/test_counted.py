@@ -1,4 +1,4 @@
-"""However many events there are, a line a second, and none is left out of the numbers."""
+"""Log lines about repeated events: at most one a second, whose counts add up to all events."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage.serve.counted import EVERY_S, Repeated
+from mirage.serve.logs.repeated import EVERY_S, Repeated
 
 pytestmark = pytest.mark.pure
 
 
 class Clock:
-    """`later` as an event loop has it, and a time that is set."""
+    """Replacement of an event loop's clock and timers; `forward` advances the time."""
 
     def __init__(self) -> None:
         self.now = 0.0

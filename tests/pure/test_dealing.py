@@ -1,4 +1,6 @@
-"""Requests to tenants: everything mapped, stable, shared as the rule says."""
+"""Dealing of a trace's requests to tenants: each becomes one call, equal seeds deal alike, and
+weights are kept.
+"""
 
 from collections import Counter
 from itertools import pairwise
@@ -8,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage.config import Config, Traffic
-from mirage.workload.dealing import assign, build, clip, prompt
+from mirage.workload.dealing import assign, build, calls, clip, prompt
 from mirage.workload.trace import TraceRequest
 
 pytestmark = pytest.mark.pure
@@ -63,7 +65,9 @@ def test_a_limit_keeps_the_beginning(requests, seed, count):
 
 
 def test_this_seed_gives_this_workload():
-    """A change here breaks every comparison with an earlier report."""
+    """Seed 1 deals twelve requests to exactly these tenants, and makes this prompt. Any other
+    result would make earlier reports incomparable.
+    """
     arrivals = [TraceRequest(7.0 * number, 5, 5) for number in range(12)]
     calls = build(config(), arrivals, 1.0, 1.0, seed=1)
     assert "".join(call.tenant for call in calls) == "aaaaabcccaba"
@@ -117,6 +121,12 @@ def test_clip_fits_and_never_adds(context, output, room):
     else:
         assert sum(found) == room, "what was cut away was in the way"
         assert found[0] >= min(context, room // 2) and found[1] >= min(output, room // 2)
+
+
+def test_sessions_of_two_tenants_with_one_name_count_their_own_turns():
+    rows = [TraceRequest(float(n), 5, 5, session="s") for n in range(6)]
+    made = calls(config(), zip("abaabb", rows, strict=True), 1.0, 1.0)
+    assert [call.turn for call in made] == [0, 0, 1, 2, 1, 2]
 
 
 def test_clipped_calls_say_so():

@@ -1,4 +1,6 @@
-"""Who hangs on memory that another tenant needs, and who is only slow."""
+"""Detection of overdue debtors: a tenant without progress is overdue, and one that gives memory
+back slowly is not.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ REPORT = Report(1, True, 100, 0, 1, 10, 5)
 
 
 def again() -> Report:
-    """The same said once more."""
+    """Copy of the report: the engine sends the same content once more."""
     return msgspec.structs.replace(REPORT)
 
 

@@ -1,4 +1,6 @@
-"""How much KV memory an engine wants, as it counts and as the controller understands it."""
+"""Demand of an engine for KV memory, as the engine counts it and as the controller reads it from a
+report.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +116,7 @@ def test_what_is_asked_for_counts_in_total() -> None:
 def test_what_is_granted_does_not_change_what_is_wanted(
     used: int, growth: int, admission: int, one: int, other: int
 ) -> None:
-    """The engine's and the controller's numbers are the same ones, whatever it has."""
+    """The controller reads the same demand from a report, however many extents the engine holds."""
     growth = max(used, growth)
     for usable in (one + 1, other + 1):
         asked = report(used, usable, growth, admission)
@@ -122,14 +124,19 @@ def test_what_is_granted_does_not_change_what_is_wanted(
 
 
 def test_extents_in_use_beyond_the_usable_ones_count() -> None:
-    """A donor that has not drained yet wants what it says, not that on top of what it sits on."""
+    """An engine that shrinks uses 12 extents, of which only 10 are usable. It wants the reported
+    total of 13, not 13 in addition to the two that it will give back.
+    """
     draining = report(used=12, usable=10, growth=13)
     assert lacks_growth(draining)
     assert still_wanted(draining) == (13, 13)
 
 
 def test_what_a_newer_allotment_takes_is_not_wanted_by_an_older_report() -> None:
-    """Two reports under way would else undo each other's allotments for ever."""
+    """A report was sent before the engine saw an allotment with less. Its wish is cut to that
+    allotment, but not below what is in use. Otherwise reports and allotments under way would undo
+    each other for ever.
+    """
     running = report(used=5, usable=10, growth=10)
     wanted = {allotted: still_wanted(running, allotted)[0] for allotted in (None, 9, 20, 2)}
     assert wanted == {None: 10, 9: 9, 20: 10, 2: 5}, "never less than is in use"

@@ -1,4 +1,6 @@
-"""The integer machine behind a demo model: its polls, its margin, its texts."""
+"""The circuit that a demo model computes in integers: its sums, their distance from a threshold,
+and its texts.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ token_lists = st.lists(st.integers(0, SMALL.vocabulary - 1), min_size=1, max_siz
 
 
 def naive_polls(circuit: Circuit, tokens: list[int]) -> list[list[tuple[int, int]]]:
-    """(poll, sum of weights) of the last token per layer and chain, by the definitions alone."""
+    """Sums that the demo model's circuit must compute: for the last token, a pair (poll, sum of
+    weights) per layer and chain, computed from the definitions alone.
+    """
     states = [circuit.first_state[t].tolist() for t in tokens]
     votes = [circuit.first_vote[t].tolist() for t in tokens]
     answers = []

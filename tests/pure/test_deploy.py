@@ -10,21 +10,35 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import typer
 import yaml
 
+from mirage.cli import OWN_MODULES
+from mirage.cli.serve import serve_command
 from mirage.config import Config, load, made, parsed
 from mirage.serve.access.keys_file import keys_in
-from mirage.serve.routes import ROUTES, RouteWay
+from mirage.serve.api.routes import ROUTES, RouteWay
+from mirage.serve.apply.source import ConfigSource
+from mirage.serve.logs.logs import LogFormat
+from mirage.serve.machine.cluster import ClusterOptions, served_cluster
 
 pytestmark = pytest.mark.pure
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+OF_MACHINES = sorted((DEPLOY / "kubernetes-machines").glob("*.yaml"))
+OF_NODES = dict(
+    re.findall(
+        r"""'NODE="((?:start|join) .*--name (\S+) .*)"'""", (ROOT / "docs/deploying.md").read_text()
+    )
+)
+"""Names of machines by the words of `mirage node` for them, as docs/deploying.md has these."""
 RUN_S = 12.0
 """Seconds that a stop takes beside those that a configuration gives requests."""
 
@@ -33,14 +47,14 @@ RUN_S = 12.0
 
 
 class Line(NamedTuple):
-    """One instruction of a Containerfile."""
+    """One instruction of the Containerfile: its name and the words after it."""
 
     name: str
     words: str
 
 
 def instructions() -> list[Line]:
-    """Instructions, each in one line, without comments."""
+    """Instructions of the Containerfile, without comments; continued lines are joined."""
     lines = (DEPLOY / "Containerfile").read_text().splitlines()
     text = "\n".join(line for line in lines if not line.startswith("#")).replace("\\\n", " ")
     return [Line(*line.split(None, 1)) for line in text.splitlines() if line.strip()]
@@ -55,7 +69,7 @@ def variables() -> dict[str, str]:
 
 
 def copied() -> set[str]:
-    """Files and folders of the checkout that the image is made of."""
+    """Files and folders of the checkout that the Containerfile copies into the image."""
     given = [shlex.split(line.words)[:-1] for line in instructions() if line.name == "COPY"]
     return {word for words in given if not words[0].startswith("--") for word in words}
 
@@ -197,7 +211,7 @@ def configured() -> Config:
     return made(parsed(text, "config.yaml"), Path("config.yaml"), Path("/etc/mirage"))
 
 
-@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*MANIFESTS, *OF_MACHINES], ids=lambda path: path.name)
 def test_manifests_are_valid(path: Path) -> None:
     tool = pytest.importorskip("kubernetes_validate")
     for each in yaml.safe_load_all(path.read_text()):
@@ -237,7 +251,7 @@ def test_probes_ask_routes_that_need_no_key() -> None:
 
 
 def stop_s(config: Config) -> float:
-    """Seconds that a server of a configuration may take to end."""
+    """Longest time in seconds that a server with this configuration takes to stop."""
     ssd = config.tiers.ssd
     saved = 10.0 if ssd is None else ssd.save_s  # the default, for who adds one
     return config.http.drain_delay_s + config.http.drain_s + RUN_S + saved
@@ -263,7 +277,7 @@ def test_the_keys_are_a_file_of_keys() -> None:
 
 
 def written() -> set[str]:
-    """Folders of the image that a server writes to."""
+    """Folders of the image into which a server writes at run time."""
     paths = (Path(variables()[name]) for name in ("HF_HOME", "VLLM_CACHE_ROOT"))
     return {variables()["RUNTIME_DIRECTORY"], *(str(path.parent) for path in paths)}
 
@@ -280,3 +294,154 @@ def test_a_pod_can_write_where_the_server_does() -> None:
     assert shared["medium"] == "Memory"
     user = int(last("USER").split(":")[0])
     assert pod()["securityContext"]["runAsUser"] == user == pod()["securityContext"]["fsGroup"]
+
+
+# -- several machines -------------------------------------------------------------------
+
+
+def of_machines(kind: str) -> dict[str, dict[str, Any]]:
+    """Manifests of one kind for several machines, by name."""
+    every = [each for path in OF_MACHINES for each in yaml.safe_load_all(path.read_text())]
+    return {each["metadata"]["name"]: each for each in every if each["kind"] == kind}
+
+
+def pods() -> dict[str, dict[str, Any]]:
+    """Pods of the machines by the name of their StatefulSet."""
+    sets = of_machines("StatefulSet")
+    return {name: each["spec"]["template"]["spec"] for name, each in sets.items()}
+
+
+def containers(pod: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {one["name"]: one for one in [*pod.get("initContainers", ()), *pod["containers"]]}
+
+
+def mounted(container: dict[str, Any]) -> dict[str, str]:
+    """Paths in a container by the name of the volume there."""
+    return {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
+
+
+def parsed_words(words: list[str]) -> dict[str, Any]:
+    """Values of the options in a command line of `mirage`, by the command's own declaration."""
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    app.command("serve")(serve_command)
+    for name, (module, function, _) in OWN_MODULES.items():
+        if name == words[0]:
+            app.command(name)(getattr(import_module(module), function))
+    command = typer.main.get_command(app).commands[words[0]]  # type: ignore[attr-defined]
+    return dict(command.make_context(words[0], words[1:]).params)
+
+
+def command_lines() -> dict[str, list[str]]:
+    """Words after `mirage` of each command line in deploy/, by file and place."""
+    found = {"Containerfile": list(json.loads(last("CMD")))}
+    for path in (*MANIFESTS, *OF_MACHINES):
+        for each in yaml.safe_load_all(path.read_text()):
+            pod = each.get("spec", {}).get("template", {}).get("spec", {"containers": []})
+            for name, one in containers(pod).items():
+                if "args" in one:
+                    assert "command" not in one, "the image's entry point is mirage"
+                    found[f"{path.parent.name}/{path.name} {name}"] = list(one["args"])
+    for path in sorted((DEPLOY / "systemd").glob("*.service")):
+        (line,) = re.findall(r"^ExecStart=/opt/mirage/bin/mirage (.*)$", path.read_text(), re.M)
+        for words, name in OF_NODES.items():
+            found[f"{path.name} {name}"] = shlex.split(line.replace("$NODE", words))
+    return found
+
+
+@pytest.mark.parametrize("place", command_lines())
+def test_a_command_line_is_one_of_mirage(place: str) -> None:
+    assert last("ENTRYPOINT") == '["mirage"]'
+    assert parsed_words(command_lines()[place])
+
+
+def test_units_of_the_head_and_of_a_node_are_on_the_page() -> None:
+    assert list(OF_NODES.values()) == ["m1", "m2"]
+
+
+def test_an_option_that_is_none_is_noticed() -> None:
+    with pytest.raises(Exception, match="No such option: --named"):
+        parsed_words(["node", "join", "--named", "m2"])
+
+
+def test_machines_join_the_head_by_its_name() -> None:
+    head = parsed_words(containers(pods()["mirage-head"])["node"]["args"])
+    joins = parsed_words(containers(pods()["mirage-node"])["node"]["args"])
+    service = of_machines("Service")["mirage-machines"]
+    assert (head["verb"].value, joins["verb"].value) == ("start", "join")
+    assert joins["head"] == f"mirage-head-0.mirage-machines:{head['port']}"
+    assert service["spec"]["ports"][0]["port"] == head["port"]
+    assert service["spec"]["clusterIP"] == "None" and service["spec"]["publishNotReadyAddresses"]
+    for each in of_machines("StatefulSet").values():
+        assert each["spec"]["serviceName"] == "mirage-machines"
+        labels = each["spec"]["template"]["metadata"]["labels"]
+        assert each["spec"]["selector"]["matchLabels"] == labels
+        for one in of_machines("Service").values():
+            assert one["spec"]["selector"].items() <= labels.items()
+    for words in (head, joins):
+        assert (words["name"], words["host"]) == ("$(POD)", "$(ADDRESS)")
+
+
+def test_devices_are_on_machines_that_are_declared(tmp_path: Path) -> None:
+    (text,) = of_machines("ConfigMap")["mirage-machines"]["data"].values()
+    (file := tmp_path / "mirage.yaml").write_text(text)
+    source = ConfigSource(file)
+    options = ClusterOptions((), "", 8000, LogFormat.TEXT, 60.0, ())
+    assert set(served_cluster(source, source.written(), options).machine_of.values()) == {
+        f"{name}-{number}"
+        for name, each in of_machines("StatefulSet").items()
+        for number in range(each["spec"]["replicas"])
+    }
+    asked = parsed_words(containers(pods()["mirage-head"])["controller"]["args"])
+    assert asked["cluster"] and [str(one) for one in asked["words"]] == ["/etc/mirage/mirage.yaml"]
+
+
+def test_a_node_has_a_private_copy_of_the_secret() -> None:
+    """Kubernetes mounts a secret as a link to a file of root, which `--secret` refuses."""
+    (secret,) = of_machines("Secret").values()
+    user = int(last("USER").split(":")[0])
+    for pod in pods().values():
+        copy, node = (containers(pod)[name] for name in ("secret", "node"))
+        (volume,) = (one["secret"] for one in pod["volumes"] if one["name"] == "cluster")
+        assert volume["secretName"] == secret["metadata"]["name"]
+        (key,) = secret["stringData"]
+        to = str(parsed_words(node["args"])["secret"])
+        assert copy["command"] == ["install", "-m", "600", f"{mounted(copy)['cluster']}/{key}", to]
+        assert str(Path(to).parent) == mounted(copy)["run"] == mounted(node)["run"]
+        told = pod["securityContext"]
+        assert told["runAsUser"] == told["fsGroup"] == user
+        assert told["fsGroupChangePolicy"] == "OnRootMismatch", "private files stay private"
+
+
+def test_machines_are_alike_and_a_controller_shares_the_node() -> None:
+    head = pods()["mirage-head"]
+    node, controller = (containers(head)[name] for name in ("node", "controller"))
+    shared = {"/tmp", "/dev/shm", *written()}
+    assert set(mounted(node).values()) == shared
+    assert mounted(node).items() <= mounted(controller).items()
+    assert mounted(controller)["keys"] == variables()["CREDENTIALS_DIRECTORY"]
+    assert head["shareProcessNamespace"], "a controller looks for the node's process"
+    differ = ("args", "ports")
+    alike = [
+        {k: v for k, v in containers(p)["node"].items() if k not in differ} for p in pods().values()
+    ]
+    assert alike[0] == alike[1]
+    whole = [
+        {k: v for k, v in p.items() if k not in ("containers", "volumes")} for p in pods().values()
+    ]
+    assert whole[0] == whole[1]
+    claims = [each["spec"]["volumeClaimTemplates"] for each in of_machines("StatefulSet").values()]
+    assert claims[0] == claims[1]
+    (keys,) = (one["secret"] for one in head["volumes"] if one["name"] == "keys")
+    assert keys["secretName"] == manifest("Secret")["metadata"]["name"]
+    volumes = {one["name"] for one in head["volumes"]} | {
+        one["metadata"]["name"] for one in claims[0]
+    }
+    assert {*mounted(controller), *mounted(node)} <= volumes
+
+
+def test_no_manifest_has_ray_started_by_another_program() -> None:
+    """Only `mirage node` derives Ray's token from the secret, and labels the machine."""
+    for path in DEPLOY.rglob("*.yaml"):
+        text = path.read_text()
+        assert "ray.io/" not in text and "rayStartParams" not in text, path

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage.serve.device_rule import TOGETHER_S, WINDOW_S, DeviceRecord
+from mirage.serve.health.device_rule import TOGETHER_S, WINDOW_S, DeviceRecord
 from vmm.faults import FAULTS, Fault, Scope
 
 pytestmark = pytest.mark.pure
@@ -55,7 +55,9 @@ def test_processes_that_end_together_end_by_one_fault(ends: list[tuple[str, floa
 def test_neither_one_tenant_nor_one_request_makes_a_device_fail(
     ends: list[tuple[bool, float]],
 ) -> None:
-    """A model whose kernel is at fault, and a client that sends one bad request to all models."""
+    """Engines end again and again: those of one tenant, whose model may have a faulty kernel, or
+    those of two tenants while one bad request runs. Neither record makes the device failed.
+    """
     model, request, now = DeviceRecord(), DeviceRecord(), 0.0
     for number, (of_a, gap) in enumerate(ends):
         now += gap

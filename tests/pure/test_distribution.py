@@ -54,14 +54,16 @@ def names(requirements: list[str]) -> set[str]:
 
 
 def sources() -> dict[str, Path]:
-    """Files of our packages by their modules."""
+    """Paths of our packages' source files by module name."""
     files = [path for folder in OURS for path in (ROOT / folder).rglob("*.py")]
     parts = {path: path.relative_to(ROOT).with_suffix("").parts for path in files}
     return {".".join(each).removesuffix(".__init__"): path for path, each in parts.items()}
 
 
 def imports(path: Path) -> Iterator[str]:
-    """Modules, and names that may be some, that a file imports anywhere in it."""
+    """Names in all import statements of a file: modules, and names imported from modules, which may
+    be modules too.
+    """
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (name.name for name in node.names)
@@ -71,7 +73,9 @@ def imports(path: Path) -> Iterator[str]:
 
 
 def third_parties(roots: tuple[str, ...], without: Collection[str] = ()) -> set[str]:
-    """Packages of others that are imported from `roots`, directly or not."""
+    """Third-party packages that the modules below `roots` import, directly or through modules of
+    ours. Modules in `without` are not followed.
+    """
     files, seen, others = sources(), set[str](without), set[str]()
     waiting = [module for module in files if module.startswith(roots)]
     while waiting:
@@ -156,7 +160,7 @@ def test_all_that_is_imported_is_in_an_extra() -> None:
 def test_top_alone_needs_its_extra_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "textual", None)
     with pytest.raises(InputRefused) as refused:
-        cli._register_own(["top"])
+        cli.register_own(["top"])
     assert str(refused.value) == (
         "mirage top needs textual: run pip install '.[top]' in the checkout of MIRAGE"
     )
@@ -169,7 +173,7 @@ def test_a_tool_without_its_packages_says_what_to_install(
     for name in ("optuna", "scipy"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(InputRefused) as refused:
-        cli._register_own([command])
+        cli.register_own([command])
     assert str(refused.value) == (
         f"mirage {command} needs optuna, scipy: run pip install '.[tools]' in the checkout of "
         "MIRAGE"
@@ -179,7 +183,33 @@ def test_a_tool_without_its_packages_says_what_to_install(
 def test_a_node_without_ray_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputRefused, match=r"node needs ray: run pip install '\.\[cluster\]'"):
-        cli._register_own(["node"])
+        cli.register_own(["node"])
+
+
+WITHOUT_CLUSTER = """
+import sys
+from importlib import import_module
+
+for name in {absent}:
+    sys.modules[name] = None
+for name in {modules}:
+    import_module(name)
+"""
+
+
+def test_serving_imports_nothing_of_the_cluster() -> None:
+    """Modules of serving, those of the controller too, can be imported without Ray, the client of
+    Redis, and a package that Ray brings.
+    """
+    absent = (*cli.CLUSTER, "msgpack")
+    rooms = ("mirage.serve", "mirage.machines", "mirage.cli", "mirage.doctor")
+    joined = {"mirage.machines.ray.claim", "mirage.machines.ray.machines"}
+    modules = sorted(name for name in sources() if name.startswith(rooms) and name not in joined)
+    code = WITHOUT_CLUSTER.format(absent=absent, modules=modules)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_one_minor_version_of_ray_is_what_the_extra_has() -> None:

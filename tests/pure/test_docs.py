@@ -34,11 +34,16 @@ def test_files_and_links_are_there(page: Path) -> None:
     assert not missing, sorted(map(str, missing))
 
 
+def test_readme_counts_bands_as_claims_does() -> None:
+    counted = re.search(r"Of \d+ bands .* do not", (ROOT / "docs" / "claims.md").read_text())
+    assert counted is not None and counted[0] in (ROOT / "README.md").read_text()
+
+
 ANCHORED = re.compile(r"\]\(([\w./-]*\.md)?#([\w-]+)\)")
 
 
 def headings(page: Path) -> set[str]:
-    """Anchors of a page's headings, as GitHub makes them."""
+    """Anchors of a page's headings, as GitHub derives them; a repeated one gets a number."""
     found: set[str] = set()
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     for heading in re.findall(r"^#+ (.*)$", text, re.MULTILINE):
@@ -72,7 +77,9 @@ def test_what_another_project_would_answer_is_noticed(line: str) -> None:
 
 
 def test_nobody_is_told_to_install_another_project() -> None:
-    """The registry's `mirage` is not this one."""
+    """No page or source file tells a user to install `mirage` by name, because that name in the
+    public registry is another project.
+    """
     sources = sorted((ROOT / "mirage").rglob("*.py"))
     wrong = [path for path in (*INSTALLING, *sources) if BY_NAME.search(path.read_text())]
     assert not wrong, wrong
@@ -104,7 +111,7 @@ CLAUSES = {"What", "Of", "Whether", "Those", "That", "Who", "How", "Which", "Whe
 
 
 def docstrings(path: Path) -> Iterator[str]:
-    """Docstrings of a module, its classes, functions and attributes."""
+    """Docstrings of a module, its classes and functions, and the texts below attributes."""
     for node in ast.walk(ast.parse(path.read_text())):
         body = getattr(node, "body", None)
         for part in body if isinstance(body, list) else ():
@@ -114,7 +121,9 @@ def docstrings(path: Path) -> Iterator[str]:
 
 
 def test_a_docstring_names_its_subject_first() -> None:
-    """Not a clause that has none: `Bytes of all layers`, not `Of all layers`."""
+    """No docstring begins with a clause that has no subject: `Bytes of all layers`, not `Of all
+    layers`.
+    """
     wrong = [
         f"{path.relative_to(ROOT)}: {text.splitlines()[0]}"
         for path in modules.listed()

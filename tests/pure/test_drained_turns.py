@@ -1,4 +1,4 @@
-"""Turns that drain, as they are seen."""
+"""The length of draining turns as the controller measures it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ HOUR = 3600.0
 
 
 def seen(lengths: list[float], begins_s: float = 2.0) -> float:
-    """The length after turns of so many seconds, each revoked after `begins_s` at the latest."""
+    """Measured length of a turn after past turns of `lengths` seconds, each of which was revoked
+    after at most `begins_s`.
+    """
     turns = DrainedTurns(MEANT)
     now = 0.0
     for number, length in enumerate(lengths):
@@ -45,7 +47,9 @@ def test_turns_that_last_as_long_again_and_again_are_known(before: float, length
 
 
 def test_of_a_turn_that_nobody_else_wanted_the_end_counts() -> None:
-    """Revoked after an hour, it ends what it has begun: 9 s after the 2 in which others begin."""
+    """A turn was revoked after an hour and then took 9 s to finish its requests. It counts as 11 s:
+    the usual 2 s before a turn is revoked, and these 9 s.
+    """
     assert seen([HOUR + 9.0], begins_s=HOUR) == pytest.approx(11.0)
     assert seen([HOUR], begins_s=HOUR) == 2.0, "it had nothing to end"
 

@@ -1,4 +1,4 @@
-"""Whether a tenant that loses its turn finishes what it has begun."""
+"""Draining of a tenant that loses its turn, by setting or by the cost of the change."""
 
 from __future__ import annotations
 

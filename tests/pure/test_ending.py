@@ -1,4 +1,6 @@
-"""Evidence of an end against the requests that were there, and its words."""
+"""Ends of engines: those that count as evidence against the requests that ran, and the words about
+them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Error events in a stream, however it is cut."""
+"""Error events in a stream are found, however its bytes are cut."""
 
 import itertools
 
@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage.serve.errorevent import MARKS, has_error
-from mirage.serve.wholeevents import WholeEvents
+from mirage.serve.api.error_event import MARKS, has_error
+from mirage.serve.http.whole_events import WholeEvents
 
 pytestmark = pytest.mark.pure
 

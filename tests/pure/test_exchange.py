@@ -48,7 +48,9 @@ def pages(layer: int, spans: Iterable[Span]) -> Mapped:
 
 
 def own(of: GivenAway) -> Mapped:
-    """What resident layers have beside spare frames."""
+    """Mapped pages of resident layers, by layer and offset, without the frames of slots and of
+    loaded experts.
+    """
     mapped: Mapped = set()
     for layer in range(LAYERS):
         if not of.away(layer):
@@ -57,7 +59,7 @@ def own(of: GivenAway) -> Mapped:
 
 
 def held(of: GivenAway) -> int:
-    """All pages, those of slots and spare frames too."""
+    """Number of pages that an engine holds in all, with those of slots and of experts' frames."""
     return len(own(of)) + len(of.rings) * END + of.experts * LAYOUT.nbytes
 
 

@@ -1,4 +1,6 @@
-"""How commands end: one line and an exit code, except for faults of the program."""
+"""Exit of a command: an error gives one line and an exit code, and an exception from a fault of the
+program passes unchanged.
+"""
 
 from __future__ import annotations
 

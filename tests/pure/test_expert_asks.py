@@ -1,4 +1,4 @@
-"""Layers or experts, and how many: one rule at a time."""
+"""The plan's choice between layers and experts to give away, and their number."""
 
 from __future__ import annotations
 
@@ -25,14 +25,17 @@ RULES = REMAP.model_copy(update={"experts": True})
 
 
 def mixture(*demand: int, out: int = 0, routed: list[float] = FREE, **more: Any) -> TenantSnapshot:
-    """Of whose layers none hides, at a step of so many seconds as it has layers."""
+    """A tenant with a mixture of experts none of whose layers hides, because a layer loads 100
+    times as long as it computes. `routed` has the loads in a step, of a second each, by the number
+    of experts away.
+    """
     t = tenant("a", *demand, of=1, **{"times": (100.0, 1.0)} | more)
     report = structs.replace(t.report, experts=out, expert_load_s=1.0, expert_routed=routed)
     return structs.replace(t, shape=MIXTURE, report=report)
 
 
 def planned(t: TenantSnapshot, rules: Any = RULES, policy: Policy = Policy.MIRAGE) -> Any:
-    """(layers remapped, experts, extents), which fit into the device."""
+    """Layers remapped, experts and extents of a plan, which has to fit into the device."""
     target = plan([t], SHARE, 0, policy, rules).targets["a"]
     given = target.layers_remapped, target.kv_extents, target.experts
     assert footprint(MIXTURE, *given) <= SHARE
@@ -59,7 +62,10 @@ def test_layers_that_hide_go_first_where_they_bring_as_much() -> None:
 
 
 def test_experts_that_bring_more_are_given_if_their_loads_cost_less_than_that() -> None:
-    """Two layers hide, or four experts bring 4.4 times as much and make steps 4 % longer."""
+    """Two layers hide. Four experts bring 4.4 times as much memory and make steps 4 % longer, so
+    experts are given. With a large KV cache the additional memory gains little, and layers are
+    given.
+    """
     routed = [0.0, 0.5, 0.5, 0.5, 0.5, 100.0]
     assert planned(mixture(10, 1000, times=(2.5, 1.0), routed=routed))[:2] == (0, 4)
     # With a cache so large that what both bring hardly makes a batch larger, layers are given.
@@ -67,7 +73,9 @@ def test_experts_that_bring_more_are_given_if_their_loads_cost_less_than_that() 
 
 
 def test_experts_that_cost_more_than_they_bring_are_asked_for_by_nobody() -> None:
-    """One is away already, and stays for those who sit on it; but there is no free one."""
+    """Loads of experts cost more than their memory brings. The plan asks for no further expert; one
+    that is away already stays away.
+    """
     costly = [0.0, 0.5, 0.5, 0.5, 0.5, 100.0]
     for kv, unfelt in ((20, 4), (600, 0)):
         t = mixture(10, 1000, routed=costly, out=1, kv=kv)
@@ -76,8 +84,9 @@ def test_experts_that_cost_more_than_they_bring_are_asked_for_by_nobody() -> Non
 
 
 def test_in_turns_experts_stay_away_as_long_as_spilling_costs_more() -> None:
-    """The others' requests sit on what the woken mixture gives; a step with all four takes twice
-    as long."""
+    """A mixture gets its turn while suspended requests of others use its experts' memory. In short
+    turns all four experts stay away; in long ones, two come back.
+    """
     routed = [0.0, 0.0, 0.0, 6.0, 12.0, 100.0]
     few, many = (bears(TurnLengths(s, below_bytes=1 << 30), routed) for s in (1e-2, 1e4))
     assert few == 4 and many == 2

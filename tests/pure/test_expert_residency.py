@@ -1,4 +1,4 @@
-"""Which experts are where: books against a plain model, and what observing makes of routing."""
+"""Books of the experts that have memory, compared with a simple model, and counts of routing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def _experts(cold) -> set[Expert]:
 
 @given(events)
 def test_whatever_is_routed_to_is_there_and_frames_suffice(todo) -> None:
-    """`mapped` is what an engine that obeys has in device memory."""
+    """Random events: experts are given away, and steps route to some. `mapped` follows the books'
+    orders; each expert that a step uses is in it, within the given number of frames.
+    """
     books = Residency(RoutingCounts(LAYERS, COUNT))
     mapped = {Expert(layer, n) for layer in LAYERS for n in range(COUNT)}
     for event in todo:
@@ -142,7 +144,9 @@ def test_the_way_is_paid_for_and_ends(now, to, spare: int, layer: int, expert: i
 
 
 def worth(kv_bytes: int = 100, most: int = 7, lengthening: float = 0.1) -> int:
-    """The best number of experts where loads lengthen a step by at most so much."""
+    """Best number of experts to give away, among those whose loads make a step longer by at most
+    the part `lengthening`.
+    """
     routed = [0.0] * 4 + [2.0, 5.0, 20.0, 40.0, 80.0]
     mixture = Mixture(gain_bytes=10, routed=routed, load_s=0.001, compute_s=0.1)
     cold = [g for g in range(most + 1) if mixture.step_s(g) <= (1 + lengthening) * 0.1]

@@ -18,8 +18,8 @@ from mirage.control.hiding import hides
 from mirage.control.rules import Rules
 from mirage.control.tenant_state import MetadataStore
 from mirage.profiles import Hardware, SourcedPositive, shape
-from mirage.serve.profiled import of_model, profiled
-from mirage.serve.shapes import UnknownShape, read_shape
+from mirage.serve.models.shapes import UnknownShape, read_shape
+from mirage.serve.models.step_times import of_model, profiled
 from mirage.tools.explain.arithmetic import Explained, Hidden, Subject, explained
 from mirage.tools.explain.command import parse_batches
 from mirage.tools.explain.machine import machine, nearest
@@ -53,7 +53,7 @@ OF_A_LAYER = 3 * 64 * 64 + 3 * 128 * 64
 
 
 def linked(gb_s: float, name: str = "gh200") -> Hardware:
-    """A profile with another link."""
+    """Hardware profile whose link has `gb_s` GB/s in both measures, one-way and mixed."""
     link = SourcedPositive(value=gb_s, source="this test")
     return profiles.hardware(name).model_copy(update={"link_gb_s": link, "link_mixed_gb_s": link})
 
@@ -61,7 +61,9 @@ def linked(gb_s: float, name: str = "gh200") -> Hardware:
 def subject(
     model: str = "opt-13b", floor: int = 1, percent: float | None = None, block_tokens: int = 16
 ) -> Subject:
-    """One model that has 80 GiB and requests of 1,024 tokens."""
+    """Subject of `mirage explain`: one tenant with all of a GH200's 80 GiB, and requests of 1,024
+    tokens.
+    """
     known = profiles.model(model)
     sizes = shape(known, profiles.hardware("gh200"), block_tokens, 2048, 80 * GIB)
     tenant = Tenant("a", 100, floor_layers=floor, max_percent=percent)
@@ -179,7 +181,9 @@ def test_the_break_even_is_the_threshold(one: Subject, batch: int) -> None:
 
 
 def weighed(folder: Path, layers: int = 2, **more: list[int]) -> Path:
-    """A very small Llama with the headers of its weights; `more` tensors in each layer."""
+    """Folder of a very small Llama with headers of its weights; each layer has
+    `more` tensors too.
+    """
     make_unweighed(folder, LLAMA)
     named = MATRICES | {"input_norm": [64], "output_norm": [64]} | more
     held = {
@@ -264,7 +268,9 @@ def test_files_that_hold_other_layers_are_found(tmp_path: Path) -> None:
 
 
 def gpu_config(folder: Path, tenants: dict[str, Any] | None = None, **more: Any) -> Config:
-    """Two OPT-13b on 72 GiB; `tenants` changes both."""
+    """Configuration of two tenants with OPT-13b on 72 GiB of a GPU; `tenants` replaces keys of
+    both.
+    """
     model = make_unweighed(folder / "model", OPT_13B)
     each = {"model": str(model), "share": 50, "max_model_len": 2048}
     each |= tenants or {}

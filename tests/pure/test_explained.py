@@ -1,4 +1,4 @@
-"""What `mirage why` says, against a scene whose truth is known; and its pages."""
+"""Explanations of `mirage why` for loans whose figures are known, and their division into pages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mirage.control.moves import FREE, Kind, Move, Place, Reason
 from mirage.serve.admin.explained import explanation, moved, sentence
 from mirage.serve.admin.explaining import LoansFound, told
 from mirage.serve.admin.forms import LoanTold
-from mirage.serve.registry import moved as moved_form
+from mirage.serve.registry.registry import moved as moved_form
 
 pytestmark = pytest.mark.pure
 
@@ -35,10 +35,11 @@ def found(book: LoanBook, now: float, **changes: Any) -> LoansFound:
 
 
 def scene() -> LoanBook:
-    """Chat lends code nine layers for four minutes, in which it decodes 40,000 tokens.
+    """Loan of nine layers from chat to code for four minutes, in which chat decodes 40,000 tokens.
 
-    Each of 10,000 steps waits for 0.8 ms. Twelve of its requests run when the loan begins, and 200
-    begin. Of code forty sequences grow from nine blocks, for which its share has room, to forty.
+    Each of chat's 10,000 steps waits 0.8 ms for streamed layers. Twelve of its requests run when
+    the loan begins, and 200 begin later. Forty sequences of code grow from nine blocks in all, for
+    which its own share has room, to forty.
     """
     book = LoanBook()
     book.reported("chat", report(running=12), 99, 0.0)

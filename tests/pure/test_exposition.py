@@ -1,4 +1,4 @@
-"""Answers of several engines laid together are what a parser makes of each."""
+"""Metrics of several engines merged into one answer have the samples that each engine told."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from mirage.serve.exposition import families, merged, of_device
+from mirage.serve.metrics.exposition import families, merged, of_device
 
 pytestmark = pytest.mark.pure
 
@@ -16,7 +16,7 @@ ODD = 'a "b"\n# HELP vllm:other it is none\n# TYPE vllm:other gauge\nvllm:other{
 
 
 def told(model: str, by: float) -> bytes:
-    """Metrics as one engine's server has them."""
+    """Metrics text of one engine's server for a model; `by` sets all values."""
     registry = CollectorRegistry()
     own = {"model_name": model, "engine": "0"}
     waiting = Gauge("vllm:num_requests_waiting", "Requests", [*own], registry=registry)
@@ -50,7 +50,9 @@ def samples(text: bytes) -> Counted[Sample]:
 
 
 def labelled(text: bytes, model: str) -> Counted[Sample]:
-    """Samples as they are wanted, made of what a parser finds."""
+    """Samples that the merged answer must have for one engine: its own, with the label
+    `model_name`.
+    """
     return Counted(
         (name, tuple(sorted({**dict(labels), "model_name": model}.items())), value)
         for name, labels, value in samples(text)

@@ -15,7 +15,9 @@ EXTENTS, START = 9, 4
 
 
 class BookMachine(RuleBasedStateMachine):
-    """Held against sets: `free` has the blocks that may be given, `used` those that are."""
+    """Random requests and allotments on an extent book, compared with sets: `free` has the blocks
+    that may be given to requests, `used` those that they have.
+    """
 
     per_extent = 1
 

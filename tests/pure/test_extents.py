@@ -1,4 +1,4 @@
-"""Extents and runs: small sums that everything stands on."""
+"""Sizes of extents, and runs of consecutive numbers."""
 
 from __future__ import annotations
 

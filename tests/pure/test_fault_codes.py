@@ -12,7 +12,7 @@ pytestmark = pytest.mark.pure
 
 
 class AcceleratorError(RuntimeError):
-    """Error like torch's, which has the runtime's code."""
+    """Error like torch's class of this name, which carries the CUDA runtime's error code."""
 
     def __init__(self, words: str, error_code: int) -> None:
         super().__init__(words)

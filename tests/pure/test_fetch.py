@@ -1,4 +1,4 @@
-"""Fetch of a request: every state, met by every event."""
+"""Fetch of a request's KV blocks from a tier: each state with each event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weighing model folders, and fitting tenants into their shares."""
+"""Sizes of model folders, and tenants fitted into their shares of a device."""
 
 from math import lcm
 from typing import Any
@@ -10,10 +10,10 @@ from model_facts import full_attention, make_facts
 
 from mirage.config import Config, ConfigError, DeviceSection
 from mirage.facts import ExpertFacts, KVGroup, KVGroups
-from mirage.serve.fit import Fit, fit
-from mirage.serve.page_size import PageSize
-from mirage.serve.preflight import fit_config
-from mirage.serve.table import fit_table, kv_words
+from mirage.serve.fit.fit import Fit, fit
+from mirage.serve.fit.page_size import PageSize
+from mirage.serve.fit.table import fit_table, kv_words
+from mirage.serve.launch.preflight import fit_config
 
 pytestmark = pytest.mark.pure
 

@@ -1,4 +1,4 @@
-"""Tools that refuse tenants which come and go."""
+"""Tools that refuse configurations whose tenants are not always awake."""
 
 from __future__ import annotations
 

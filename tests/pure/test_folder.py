@@ -1,4 +1,4 @@
-"""Files of a model's and an adapter's folder: what is odd is one line, whatever it is."""
+"""Odd files in the folder of a model or adapter are refused in one line, whatever is odd."""
 
 import json
 import os
@@ -26,7 +26,7 @@ WEIGHTS = "model.safetensors"
 
 
 def refusal(folder: Path, check: Callable[[Path], Any] = check_model) -> str:
-    """The line with which `folder` is refused."""
+    """Message, one printable line, with which `check` refuses `folder`."""
     with pytest.raises(ConfigError) as caught:
         check(folder)
     line = str(caught.value)
@@ -139,7 +139,7 @@ def test_an_odd_folder_is_one_clear_line(tmp_path: Path, spoil: Any, words: str)
 
 @contextmanager
 def nobody() -> Iterator[None]:
-    """Context in which this process has the rights of any user, not root's."""
+    """Context in which this process has the rights of an ordinary user, not root's."""
     if (own := os.geteuid()) == 0:
         os.seteuid(65534)
     try:
@@ -167,7 +167,9 @@ def test_what_somebody_else_owns_is_not_called_damaged(path: str, words: str) ->
 
 
 def test_what_real_folders_say_passes(tmp_path: Path) -> None:
-    """Files in daily use have null, infinity, and sizes that differ from layer to layer."""
+    """A folder with values that published models have passes: null, infinity, and sizes that differ
+    between layers.
+    """
     real = {"head_dim": None, "time_step_limit": [0.0, float("inf")], "sliding_window": None}
     make_folder(tmp_path, **real, intermediate_size=[128, 256], text_config={"vocab_size": 9})
     settings = {"chat_template": [{"name": "default", "template": "x"}], "model_max_length": 1e30}
@@ -219,7 +221,9 @@ GOOD: dict[str, dict[str, Any]] = {
 
 
 def read(folder: Path, name: str) -> None:
-    """Read a file as `check` does. It may raise only `ConfigError`, with one printable line."""
+    """Let `check_model` or `read_adapter` read the changed file `name` of a folder. It may raise
+    only a `ConfigError`, whose message is one printable line.
+    """
     try:
         read_adapter(folder) if name == "adapter_config.json" else check_model(folder)
     except ConfigError as error:
@@ -235,7 +239,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @examples(400)
 @given(data=st.data())
 def test_random_json_is_read_or_refused(folder: Path, name: str, data: st.DataObject) -> None:
-    """Whole files, and single values of good ones."""
+    """A file of the folder has random JSON, as a whole or in single values. It is read, or refused
+    with a `ConfigError`.
+    """
     changed = st.dictionaries(st.sampled_from([*GOOD[name]]), ANYTHING, min_size=1)
     content = data.draw(changed.map(lambda new: GOOD[name] | new) | ANYTHING)
     before = (folder / name).read_bytes() if (folder / name).exists() else None

@@ -1,4 +1,4 @@
-"""Front ends that read bursts, by hand: on idle cores, beside engines, and beside each other."""
+"""Simulated front ends reading bursts of requests, on idle cores, beside engines and each other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Fronts = FrontEnds[int]
 
 
 def ended(fronts: Fronts) -> list[tuple[int, str, int]]:
-    """Time, front end and number of all requests, until none is left."""
+    """Time, front end and number of each request as it has been read, until none is left."""
     found = []
     while (end := fronts.next_end()) is not None:
         found += [(end, name, number) for name, number in fronts.through(end)]
@@ -57,7 +57,9 @@ def test_the_example_is_true() -> None:
 
 
 def test_a_newcomer_has_its_part_at_once() -> None:
-    """The first has 10 to do: 6 alone, then half of what comes; the second has all of the rest."""
+    """On one core a front end has 10 units of work: it does 6 alone, then has half of the core. A
+    second one, which comes then, has the other half.
+    """
     fronts = Fronts(cores=1)
     fronts.take("a", 0, work_ps=10, now=0)
     fronts.take("a", 1, work_ps=10, now=6)
@@ -65,7 +67,9 @@ def test_a_newcomer_has_its_part_at_once() -> None:
 
 
 def test_front_ends_share_cores_with_each_other() -> None:
-    """Three on two cores: two thirds each until the short one, of one request, is through."""
+    """Three front ends on two cores have two thirds of a core each, until the one with a single
+    request has read it; then the other two have one each.
+    """
     fronts = Fronts(cores=2)
     burst(fronts, "a", 1)
     burst(fronts, "b", 2)
@@ -90,7 +94,9 @@ def test_an_engine_that_begins_meanwhile_takes_its_part_from_then_on() -> None:
 def test_cores_give_just_the_work_that_there_is(
     comes: list[tuple[int, str]], engines: list[tuple[int, int]], cores: int
 ) -> None:
-    """Whatever begins or ends meanwhile. Ends are whole picoseconds, so little more is given."""
+    """Bursts and steps of engines begin and end at random. The processor time that front ends get
+    is that of the requests read, apart from rounding up to whole picoseconds.
+    """
     fronts, computing, now, spent, through = Fronts(cores), 0, 0, 0.0, 0
 
     def pass_until(time: int) -> None:

@@ -17,7 +17,7 @@ KIB = 1 << 10
 
 
 def wheel(folder: Path, name: str, tag: str = "py3-none-any", needs: str = "") -> None:
-    """A package of one module, with some bytes that do not pack."""
+    """Write a wheel of one module, with metadata that names what it needs, into `folder`."""
     info = f"{name}-0.1.dist-info"
     meta = f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1\n"
     meta += f"Requires-Dist: {needs}\n" if needs else ""
@@ -69,7 +69,7 @@ def test_parts_are_joined_and_installed_on_a_machine_without_a_network(
     assert done.returncode == 0, done.stderr
     assert f"cd {there}/mirage && make gpu-smoke" in done.stdout
     subprocess.run([python, "-c", "import engine_of_all"], check=True)
-    for name in ("benchmarks/gpu/plan.py", "mirage/cli.py", "Makefile"):
+    for name in ("benchmarks/gpu/plan.py", "mirage/__main__.py", "Makefile"):
         assert (there / "mirage" / name).read_bytes() == (ROOT / name).read_bytes()
     left_out = [path for path in (there / "wheels").iterdir() if "torchvision" in path.name]
     assert not left_out

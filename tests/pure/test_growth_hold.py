@@ -1,4 +1,6 @@
-"""What a request that lacks memory waits for, and when it may be preempted."""
+"""Hold of a request that lacks KV blocks until the control server answers, and the refusals and
+timeouts after which preemption is allowed.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ pytestmark = pytest.mark.pure
 
 
 def lacking(blocks: int = 2, hold_s: float = 1e6) -> GrowthHold:
-    """A hold after one step in which `blocks` were missing."""
+    """A `GrowthHold` after one step in which `blocks` KV blocks were missing."""
     hold = GrowthHold(hold_s, lambda: 0.0)
     step(hold, blocks)
     return hold
@@ -64,7 +66,9 @@ def test_what_is_due_is_known_until_a_step_lacks_nothing() -> None:
 
 
 class Clock:
-    """Seconds, set by hand, and when the control server was last heard."""
+    """Clock that the test sets: the time `now`, and the time at which the control server was last
+    heard.
+    """
 
     def __init__(self) -> None:
         self.now, self.heard = 100.0, 0.0

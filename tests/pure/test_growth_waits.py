@@ -1,4 +1,4 @@
-"""Times from asked to usable, and decisions, counted as they are told to Prometheus."""
+"""Times from an engine's request for memory to usable memory, as Prometheus is told them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ def asks(extents: int, usable: int) -> object:
 
 
 def waits(*told: tuple[float, int, int]) -> tuple[int, float]:
-    """Number and sum of the times of reports: when, extents asked for, and usable ones."""
+    """Number and sum (seconds) of the waits for memory that the book counts, for reports of (time,
+    wanted extents, usable extents).
+    """
     book = GrowthWaits()
     for now, extents, usable in told:
         book.reported("a", asks(extents, usable), now)  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from test_launcher import FIT
 from mirage.config import Config
 from mirage.geometry import footprint
 from mirage.serve.engines.hollow import hollow_start
-from mirage.serve.launcher import command
+from mirage.serve.launch.launcher import command
 from mirage.serve.roster.declared import shape_of
 
 pytestmark = pytest.mark.pure

@@ -11,7 +11,7 @@ import pytest
 from mirage.config import Config, ConfigError
 from mirage.doctor import host
 from mirage.doctor.finding import FindingState
-from mirage.serve import host_limits, preflight
+from mirage.serve.launch import host_limits, preflight
 from mirage.units import GIB, KIB, MIB
 from vmm.host_memory import HostMemory, host_memory, limit_files, promised_bytes
 
@@ -57,7 +57,9 @@ def test_files_that_may_limit_a_process(groups: str, mounts: str, files: list[st
 
 
 def machine(folder: Path, limits: dict[str, str], meminfo: str = "") -> Path:
-    """A /proc whose process lies in the group a/b of version 2, with limits by folder."""
+    """Folder like /proc of a process in the control group a/b (version 2). `limits` has the memory
+    limit of each group by its folder.
+    """
     (folder / "self").mkdir()
     (folder / "sys" / "vm").mkdir(parents=True)
     (folder / "self" / "cgroup").write_text("0::/a/b\n")

@@ -1,4 +1,4 @@
-"""The simulator's half of the cross-check, in turns with memory below the device and without."""
+"""Simulations that the cross-check compares with this host, in turns, with tiers and without."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ HOST = Host(
     front=Extra(0.001, 0.0),
     latency_s=0.03,
     request_s=0.01,
-    reading=ReadingCost(0.001, 0.002, 0.003),
+    reading=ReadingCost(0.001, 0.002, 0.003, 0.002),
     load_s=0.0002,
 )
 
@@ -52,7 +52,7 @@ def crossed(name: str) -> Config:
 
 
 def loaded(config: Config) -> list[TenantRequest]:
-    """Requests of the replay that a configuration asks for."""
+    """Requests of the replay that a configuration describes, dealt to its tenants."""
     how = config.replay
     assert how.window is not None
     rows = trace.select(SAMPLE, how.window, None)
@@ -61,7 +61,7 @@ def loaded(config: Config) -> list[TenantRequest]:
 
 @pytest.fixture(scope="module")
 def figures() -> dict[str, Metrics]:
-    """Figures by the policy's name."""
+    """Figures of the simulated runs of both cross-check configurations, by the policy's name."""
     found = {}
     for file, policy in (("crosscheck.yaml", "pooled"), ("crosscheck-tiers.yaml", "pooled-tiers")):
         config = crossed(file)
@@ -85,7 +85,9 @@ def test_memory_is_short_and_turns_end_with_spilling(figures: dict[str, Metrics]
 
 
 def test_layers_are_averaged_while_there_are_requests() -> None:
-    """A deadline of the controller may come minutes after the last report."""
+    """Reports of four seconds have a mean of 1.5 layers remapped. It is the same when the simulated
+    world ends minutes later, at a deadline of the controller.
+    """
     reports = [
         (t / 10, "a", SimpleNamespace(layers_remapped=t % 4, kv_blocks=7)) for t in range(40)
     ]
@@ -96,7 +98,9 @@ def test_layers_are_averaged_while_there_are_requests() -> None:
 
 
 def test_each_model_has_the_steps_that_its_own_engine_was_measured_with() -> None:
-    """One line for three models had the steps of llama, four at once, a quarter too short."""
+    """A model with measured step times of its own takes those. Other models take the times of the
+    machine's profile.
+    """
     hardware, model = profiles.hardware("host"), profiles.model("demo-llama")
     quick, slow = (
         CostBound(PS // 100, 0, 0, 0, 0),
@@ -112,11 +116,11 @@ def test_each_model_has_the_steps_that_its_own_engine_was_measured_with() -> Non
     assert common / PS != pytest.approx(seconds, rel=1e-3)
 
 
-NO_READING = ReadingCost(0.0, 0.0, 0.0)
+NO_READING = ReadingCost(0.0, 0.0, 0.0, 0.0)
 
 
 def first_token_s(host: Host, calls: list[TenantRequest]) -> list[float]:
-    """Seconds at which each call has its first token, under policy `pooled` in turns."""
+    """Seconds from the start to the first token of each call, under policy `pooled` in turns."""
     config, sent = crossed("crosscheck.yaml"), coming(calls, host)
     made = setup(config, CONFIGS / "hardware" / "host.yaml", {})
     world = host_world(config, made, "pooled", host)
@@ -132,16 +136,17 @@ def call(number: int, tenant: str, at_s: float = 0.0, tokens: int = 200) -> Tena
 
 @pytest.mark.parametrize(("cores", "longer"), [(1, 0.25), (2, 0.0)])
 def test_a_step_goes_on_more_slowly_while_requests_are_read(cores: int, longer: float) -> None:
-    """A quarter of a step is done when four requests come, each a sixteenth of it.
+    """Four requests come when a quarter of a step is done; to read each takes a sixteenth of the
+    step.
 
-    On the same core they and the step have half of it until they are read, half a step later. So
-    the step ends a quarter of itself later than it would.
+    On one core, reading and the step have half of it each, for half a step. So the step ends a
+    quarter of its length later.
     """
     idle = replace(HOST, cores=cores, inflation=(1.0,), front=NONE, reading=NO_READING)
     (alone_s,) = first_token_s(idle, [call(0, "llama")])
     hardware, model = profiles.hardware("host"), profiles.model("demo-llama")
     step_s = HostRoofline(model, hardware, host=idle).compute_ps(Work(0, 0, 200, 200 * 201)) / PS
-    busy = replace(idle, reading=ReadingCost(0.0, 0.0, step_s / 16))
+    busy = replace(idle, reading=ReadingCost(0.0, 0.0, step_s / 16, 0.0))
     read_from_s = alone_s - 0.75 * step_s
     sent_s = read_from_s - (busy.latency_s - step_s / 16)
     calls = [call(0, "llama"), *(call(n, "opt", sent_s) for n in range(1, 5))]
@@ -150,7 +155,9 @@ def test_a_step_goes_on_more_slowly_while_requests_are_read(cores: int, longer: 
 
 @pytest.mark.parametrize("policy", ["pooled-tiers", "mirage-tiers"])
 def test_without_work_in_front_all_is_as_if_arrivals_had_been_known(policy: str) -> None:
-    """Equal to the last picosecond, with spans of many steps as with single ones."""
+    """If reading takes no time, requests sent through the front end get their first tokens in the
+    same picosecond as requests that the engine knew from the start.
+    """
     config, host = crossed("crosscheck-tiers.yaml"), replace(HOST, reading=NO_READING)
     made = setup(config, CONFIGS / "hardware" / "host.yaml", {})
     told = host_world(config, made, policy, host)
@@ -168,8 +175,23 @@ def test_without_work_in_front_all_is_as_if_arrivals_had_been_known(policy: str)
 
 
 def test_a_burst_waits_for_its_front_end_and_not_for_those_of_others() -> None:
-    """Ten requests of 20 ms each in one server are all through after 200 ms."""
-    host = replace(HOST, latency_s=0.0, reading=ReadingCost(0.0, 0.0, 0.02))
+    """Ten requests, each of which takes 20 ms to read, come to one server at once: the last one
+    waits 200 ms. A request to another server does not wait for them.
+    """
+    host = replace(HOST, latency_s=0.0, reading=ReadingCost(0.0, 0.0, 0.02, 0.0))
     burst = [call(n, "llama", tokens=16) for n in range(10)]
     llama, opt = first_token_s(host, [*burst, call(10, "opt", 1.0, tokens=16)])[-2:]
     assert llama > 0.2 and opt - 1.0 < 0.2
+
+
+def test_an_engine_reads_its_requests_itself_beside_the_steps_of_others() -> None:
+    """On one core, the engine of llama reads ten requests of 20 ms each. A step of opt beside it
+    ends later by at most these 200 ms.
+    """
+    host = replace(HOST, cores=1, inflation=(1.0,), latency_s=0.0, front=NONE, reading=NO_READING)
+    alone_s = first_token_s(host, [call(0, "opt")])[0]
+    busy = replace(host, reading=ReadingCost(0.0, 0.0, 0.0, 0.02))
+    burst = [call(n, "llama", 0.021, tokens=16) for n in range(1, 11)]
+    opt, *llama = first_token_s(busy, [call(0, "opt"), *burst])
+    assert alone_s + 0.02 < opt < alone_s + 0.02 + 0.2 + 1e-6
+    assert min(llama) > 0.2

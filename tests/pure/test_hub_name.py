@@ -1,4 +1,4 @@
-"""Names of models at a hub, and what is none."""
+"""Names of models of the Hugging Face hub, and texts that are paths instead."""
 
 from __future__ import annotations
 

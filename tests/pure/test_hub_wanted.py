@@ -1,4 +1,6 @@
-"""Which files of a model are fetched, and what a hub that refuses it says, in one line."""
+"""Files of a model that are fetched from a hub, and the errors for a model without usable weights
+and for a hub that refuses.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Who may import whom: the contracts in pyproject.toml, kept by our packages and able to fail."""
+"""Import contracts of pyproject.toml: the packages keep all of them, and a forbidden import breaks
+the contract that bans it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ LINT = "import sys; from importlinter.cli import lint_imports_command as c; c(['
 
 
 def lint(root: Path) -> subprocess.CompletedProcess[str]:
-    """The contracts of `root`, held against the packages of `root`."""
+    """Finished run of `lint-imports` with the contracts of pyproject.toml on the packages below
+    `root`.
+    """
     return subprocess.run(
         [sys.executable, "-c", LINT], cwd=root, capture_output=True, text=True, timeout=120
     )
@@ -41,16 +45,17 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("file", "line", "broken"),
     [
         ("mirage/workload/trace.py", "import mirage.serve.router", "nobody imports upwards"),
-        ("mirage/simulate/engine.py", "import mirage.serve.fit", "nobody imports upwards"),
+        ("mirage/simulate/engine.py", "import mirage.serve.fit.fit", "nobody imports upwards"),
         ("mirage/doctor/command.py", "import mirage.tools.report", "by the command line alone"),
         ("mirage/simulate/run.py", "import mirage.tools.tune.goals", "by the command line alone"),
         ("mirage/tools/replay/run.py", "import mirage.tools.tune", "none imports upwards"),
         ("scheduler/victims.py", "import mirage.config", "nobody imports upwards"),
         ("mirage/control/planner.py", "import time", "no clock"),
-        ("mirage/serve/fit.py", "import vllm", "vLLM is imported"),
+        ("mirage/serve/fit/fit.py", "import vllm", "vLLM is imported"),
         ("mirage/engine/backend.py", "import cuda.bindings", "cuda-python is imported"),
         ("mirage/machines/agent.py", "import ray", "Ray is imported"),
-        ("mirage/machines/ray/actor.py", "import mirage.serve.fit", "nobody imports upwards"),
+        ("mirage/machines/ray/store.py", "import redis", "client of Redis is imported"),
+        ("mirage/machines/ray/actor.py", "import mirage.serve.fit.fit", "nobody imports upwards"),
         ("mirage/simulate/build.py", "import benchmarks.bounds", "in no wheel"),
         ("vmm/driver.py", "import vmm.host", "no circle"),
     ],

@@ -38,7 +38,9 @@ def killed(number: int, note: Note) -> None:
 
 
 def held(file: Path, note: Note) -> str:
-    """Ends once the other one has begun."""
+    """Job that ends only once a second such job has begun too, so both must run at
+    the same time.
+    """
     file.touch()
     while len(list(file.parent.iterdir())) < 2:
         time.sleep(0.01)

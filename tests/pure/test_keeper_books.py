@@ -132,7 +132,9 @@ def test_who_waits_for_weights_that_cannot_be_kept_is_turned_away() -> None:
 
 
 class Keeping(RuleBasedStateMachine):
-    """Engines come, fill and end at random; what they were told is noted."""
+    """Random engines that come, fill masters and end, against the keeper's books. The machine keeps
+    what the books answered to each engine.
+    """
 
     def __init__(self) -> None:
         super().__init__()

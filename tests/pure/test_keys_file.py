@@ -13,9 +13,9 @@ from mirage.config import ConfigError
 from mirage.errors import InputRefused
 from mirage.serve.access.forms import AccessKey
 from mirage.serve.access.keys_file import read_keys, with_entry
+from mirage.serve.access.rates import RateLimits
 from mirage.serve.access.ring import digest
 from mirage.serve.access.server_keys import KeySource, ServerKeys, key_lines, key_source
-from mirage.serve.rates import RateLimits
 
 pytestmark = pytest.mark.pure
 

@@ -1,4 +1,4 @@
-"""KV blocks take of the link what streamed layers leave, and no more."""
+"""Copies of KV blocks use the part of the link that streamed layers leave, and no more."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""What an engine's log says of how far its start has come."""
+"""Progress of an engine's start, read from the engine's log."""
 
 from pathlib import Path
 
 import pytest
 
-from mirage.serve.engine_log import SHORT_LINE, last_progress
+from mirage.serve.logs.engine_log import SHORT_LINE, last_progress
 
 pytestmark = pytest.mark.pure
 

@@ -15,9 +15,11 @@ from mirage.arguments.check import ArgumentRefused
 from mirage.arguments.rules import Verdict
 from mirage.arguments.variables import ENVIRONMENT
 from mirage.config import Config, ConfigError
-from mirage.serve import launcher
-from mirage.serve.fit import Fit
-from mirage.serve.launcher import (
+from mirage.engine_settings import from_vllm
+from mirage.serve.fit.fit import Fit
+from mirage.serve.fit.page_size import PageSize
+from mirage.serve.launch import launcher
+from mirage.serve.launch.launcher import (
     CAREFUL,
     NO_DOMAIN,
     check_engine_args,
@@ -25,7 +27,6 @@ from mirage.serve.launcher import (
     engine_settings,
     environment,
 )
-from mirage.serve.page_size import PageSize
 
 pytestmark = pytest.mark.pure
 FIT = Fit(
@@ -57,7 +58,9 @@ def config(**device: Any) -> Config:
     ],
 )
 def test_nobody_is_held_for_a_whole_turn(sharing: dict[str, Any], held: float) -> None:
-    """Or engines that lack a block each would pass turn after turn with waiting."""
+    """The time for which a request that lacks memory may be held (`hold_s`) is at most a quarter of
+    a turn. Otherwise engines that lack one block each would wait through turn after turn.
+    """
     raw = config().model_dump() | {"sharing": sharing}
     settings = json.loads(words(Config.model_validate(raw))["--additional-config"])["mirage"]
     assert settings["hold_s"] == held
@@ -77,16 +80,31 @@ def test_an_engine_is_told_where_the_host_pool_is_if_it_is_to_use_it(
 ) -> None:
     raw = config().model_dump() | {"tiers": {"host": {"bytes": "1GiB"}}, "policy": policy}
     made = Config.model_validate(raw)
-    assert engine_settings(made, made.tenants[0], FIT, control)["tier_socket"] == path
+    assert engine_settings(made, made.tenants[0], FIT, control).tier_socket == path
     without = Config.model_validate(raw | {"tiers": {}})
-    assert engine_settings(without, without.tenants[0], FIT, control)["tier_socket"] is None
+    assert engine_settings(without, without.tenants[0], FIT, control).tier_socket is None
 
 
 def test_an_engine_is_told_of_the_adapters_that_it_serves() -> None:
     raw = config().model_dump()
     raw["tenants"][0]["engine_args"] = {"enable_lora": True, "lora_modules": ["one=/a", "two=/b"]}
     made = Config.model_validate(raw)
-    assert engine_settings(made, made.tenants[0], FIT, None)["adapters"] == ["/a", "/b"]
+    assert engine_settings(made, made.tenants[0], FIT, None).adapters == (Path("/a"), Path("/b"))
+
+
+def test_an_engine_reads_the_settings_that_it_was_given() -> None:
+    made = config()
+    raw = json.loads(words(made)["--additional-config"])
+    given = engine_settings(made, made.tenants[0], FIT, None)
+    assert from_vllm(SimpleNamespace(additional_config=raw)) == given
+
+
+def test_settings_that_are_missing_or_unknown_are_refused() -> None:
+    raw = json.loads(words(config())["--additional-config"])["mirage"]
+    moves = raw.pop("moves")
+    for wrong in (raw, raw | {"moves": moves, "moved": moves}):
+        with pytest.raises(ValueError, match=r"additional-config mirage: .*move"):
+            from_vllm(SimpleNamespace(additional_config={"mirage": wrong}))
 
 
 @pytest.mark.parametrize("movable", [7, 0])
@@ -97,7 +115,7 @@ def test_an_engine_is_told_if_its_layers_stay(movable: int) -> None:
 
 
 def words(made: Config, fit: Fit = FIT) -> dict[str, str]:
-    """The options with their values; those without one are empty."""
+    """Options of the engine's command line with their values; an option without a value has ""."""
     line = command(made, made.tenants[0], fit, Path("/run/a.sock"), None)
     pairs = zip(line, [*line[1:], "--"], strict=True)
     return {
@@ -157,7 +175,9 @@ def test_vllm_samples_without_flashinfer_where_it_is_not_installed(
 
 
 def test_what_is_said_to_be_set_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All other variables that vLLM reads keep the values that they were given."""
+    """The launcher sets exactly the environment variables that our table marks as ours. All others
+    that vLLM reads keep their values.
+    """
     before = dict.fromkeys(ENVIRONMENT, "7")
     for name, value in before.items():
         monkeypatch.setenv(name, value)
@@ -245,7 +265,7 @@ def test_a_host_compiles_if_told_to_and_has_no_graphs() -> None:
     said = words(config(compile=True))
     assert "--enforce-eager" not in said
     assert json.loads(said["--compilation-config"])["mode"] == 3
-    with pytest.raises(ValidationError, match="graphs is for kind cuda"):
+    with pytest.raises(ValidationError, match="graphs works only with kind: cuda"):
         config(graphs=True)
 
 

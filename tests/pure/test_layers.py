@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from benchmarks.bounds import step_bound
+from benchmarks.bounds import smallest_gap, step_bound
 from mirage.control.hiding import (
     AS_GOOD,
     HIDDEN,
@@ -22,7 +22,7 @@ from mirage.control.hiding import (
     most_hidden_at_best,
 )
 from mirage.control.step_times import nested_step, step_cost_bounds, step_time
-from mirage.streaming.layer_sets import even, gaps, nested, smallest_gap
+from mirage.streaming.layer_sets import even, gaps, nested
 
 pytestmark = pytest.mark.pure
 
@@ -30,19 +30,21 @@ depths = st.integers(1, 160)
 times = st.integers(1, 24)
 slot_counts = st.sampled_from([1, 2])
 EXACT = 1e-12
-"""Of numbers that are not quite so."""
+"""Relative tolerance for rounding errors in step times."""
 
 
 @st.composite
 def streamed(draw: st.DrawFn, most: int = 24) -> tuple[int, int]:
-    """(n, m) with 1 <= m <= n."""
+    """Drawn pair (n, m): n layers in all, of which 1 <= m <= n are streamed."""
     n = draw(st.integers(1, most))
     return n, draw(st.integers(1, n))
 
 
 @st.composite
 def exact(draw: st.DrawFn, most: int = 24) -> tuple[int, int, int]:
-    """(n, m, slots) for which the conditions are exact, made and not found by trying."""
+    """Drawn (n, m, slots) for which `hides` is exact by construction: n is a multiple of m, or with
+    two slots at least 2 m.
+    """
     slots = draw(slot_counts)
     m = draw(st.integers(slots + 1, most))
     wide = range(2 * m, most + 1) if slots == 2 else ()
@@ -51,7 +53,7 @@ def exact(draw: st.DrawFn, most: int = 24) -> tuple[int, int, int]:
 
 @st.composite
 def hidden_by_one(draw: st.DrawFn, most: int = 24) -> tuple[int, int, int, int]:
-    """(n, m, T_T, T_c) of m > 1 streamed layers that hide with one slot."""
+    """Drawn (n, m, T_T, T_c) for which loads of m > 1 streamed layers of n hide with one slot."""
     n = draw(st.integers(3, most))
     m = draw(st.integers(2, n - 1))
     t_compute = draw(st.integers(-(-m // (n - m)), 24))
@@ -84,7 +86,9 @@ def test_even_sets_have_gaps_that_differ_by_one(size: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("n", range(1, 13))
 def test_no_set_beats_even_spacing(n: int) -> None:
-    """Exhaustive: neither in its smallest gap nor, with one slot, in its step time."""
+    """Evenly spaced set of m streamed layers of n: its smallest gap is the largest of all such
+    sets, and for m = 2 and 3 its step with one slot is the shortest. All sets are tried.
+    """
     for m in range(1, n + 1):
         sets = list(combinations(range(n), m))
         assert smallest_gap(even(n, m), n) == max(smallest_gap(s, n) for s in sets)
@@ -139,7 +143,9 @@ def test_one_slot_is_decided_by_the_smallest_gap(size, t_load, t_compute, random
 
 
 def test_conditions_are_not_exact_where_gaps_are_uneven() -> None:
-    """Why the docstring says where they are: 5 layers of 12 with one slot, 4 of 5 with two."""
+    """Two examples in which `hides` holds and the step is longer all the same: 5 layers of 12
+    streamed with one slot, and 4 of 5 with two. They are those of its docstring.
+    """
     assert hides(4, 1, 12, 1.4, 1)
     assert step_time(even(12, 5), 12, 1, 1.4, 1) > 12
     assert hides(2, 2, 5, 5, 4)
@@ -147,7 +153,9 @@ def test_conditions_are_not_exact_where_gaps_are_uneven() -> None:
 
 
 def test_conditions_cross_at_five_of_forty() -> None:
-    """The largest T_T / T_c that each bears: one slot bears more up to 4 layers."""
+    """Largest T_T / T_c at which loads are hidden, for 40 layers: larger with one slot than with
+    two while at most 4 layers are remapped, and smaller from 5 on.
+    """
     for remapped in range(1, 39):
         one, two = (40 - remapped - 1) / (remapped + 1), 40 / (remapped + 2)
         assert (one < two) == (remapped >= 5)
@@ -156,7 +164,9 @@ def test_conditions_cross_at_five_of_forty() -> None:
 
 
 def test_thirty_per_cent_of_opt_13b_hide_from_the_load_time_on() -> None:
-    """30 % of 40 layers is 17.7 ms of loading at 427 GB/s: hidden from 17.7 ms a step."""
+    """30 % of 40 layers with two slots means 14 streamed layers, which take 17.7 ms to load in all.
+    They hide behind steps of more than 17.7 ms, and not behind steps of 17.6 ms.
+    """
     t_load = 17.7e-3 / 14
     assert not hides(12, 2, 40, t_load, 17.6e-3 / 40)
     assert hides(12, 2, 40, t_load, 17.71e-3 / 40)
@@ -221,7 +231,9 @@ def test_a_layer_more_in_a_nested_set_never_makes_a_step_shorter(
 
 
 def test_where_nothing_hides_one_slot_can_be_the_faster() -> None:
-    """Loads of 100 against layers of 1: four in a row are worse than three."""
+    """A load takes 100 times as long as a layer's compute. With two slots four layers are streamed
+    in each step, with one slot only three, so one slot gives the shorter step.
+    """
     assert best_slots(2, 12, 100, 1) == 1
     assert step_time(even(12, 3), 12, 1, 100, 1) < step_time(even(12, 4), 12, 2, 100, 1)
 
@@ -244,7 +256,9 @@ def test_inexact_times_settle_too() -> None:
     even_set=st.booleans(),
 )
 def test_a_step_is_the_longest_of_its_bounds(n, part, slots, t_load, even_set) -> None:
-    """Exactly, of even sets and of nested ones, whatever T_T and T_c."""
+    """The time of a step, walked layer by layer, equals the largest of the bounds of
+    `step_cost_bounds`, for any T_T and T_c and for evenly spaced and nested sets.
+    """
     m = max(1, round(part * n))
     layers = even(n, m) if even_set else nested(n)[:m]
     walked = step_time(layers, n, slots, t_load, Fraction(1))

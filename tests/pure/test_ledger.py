@@ -108,7 +108,9 @@ def test_a_broken_promise_is_named_and_booked() -> None:
 
 
 class Accounts(RuleBasedStateMachine):
-    """Engines that keep the promise as badly as it allows; their true holdings must fit."""
+    """Engines that may hold at any moment as much as their promise allows. The memory that they
+    really hold must always fit into the device.
+    """
 
     names = st.sampled_from(["a", "b", "c"])
     amounts = st.integers(0, DEVICE)
@@ -153,7 +155,9 @@ class Accounts(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(data=st.data())
     def take_or_give(self, data: st.DataObject) -> None:
-        """An engine above its grant may only shrink; below, it may hold all of it."""
+        """Change what an engine holds: up to its grant, or, if it holds more than that, only
+        downwards.
+        """
         name = data.draw(st.sampled_from(sorted(self.held)))
         most = max(self.held[name], self.seen[name].grant_bytes)
         self.held[name] = data.draw(st.integers(0, most))

@@ -1,4 +1,4 @@
-"""How much of lending in turns pays."""
+"""The amount of memory whose lending pays in turns."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ ratios = st.floats(0, 1e4)
 
 
 def tokens(x: float, ratio: float, p: float = PARAMETERS_PART) -> float:
-    """Tokens a second with x times the pool lent, of those with none, at its first-order cost."""
+    """Tokens per second with `x` times the KV pool lent, over those with nothing lent. `ratio` is
+    the bytes that the link loads in a turn over the pool; `p` is the part of a step that does not
+    grow with the batch.
+    """
     return (1 + x) / (p + (1 - p) * (1 + x)) * 2.718281828459045 ** (-x / ratio)
 
 
@@ -73,7 +76,9 @@ def test_no_memory_or_no_link_lends_nothing() -> None:
 
 
 def test_a_part_that_brings_too_little_is_not_lent_either() -> None:
-    """Who covers less than what would pay best covers too little for it to be felt."""
+    """The others can cover only a part of the best amount. That part brings less than the least
+    gain that lending must bring, so nothing is lent.
+    """
     whole = worth_lending(10 * GIB, 400 * GIB)
     assert worth_lending(10 * GIB, 400 * GIB, most=whole / 2) == whole // 2
     assert worth_lending(10 * GIB, 400 * GIB, most=whole / 50) == 0
@@ -112,7 +117,9 @@ def test_what_has_begun_to_pay_stays_lent(
 
 
 def test_what_stays_lent_is_no_less_for_a_part_that_was_measured_too_high_at_first() -> None:
-    """Nothing new would be lent where batches are large at last."""
+    """A later measurement of the fixed part of a step is lower, so nothing new would be lent. What
+    is lent already stays, as long as it costs little.
+    """
     pool, turn = GIB, 4.0 * GIB
     early, late = worth_lending(pool, turn, 0.5), worth_lending(pool, turn, 0.38)
     assert (early > 0, late) == (True, 0)

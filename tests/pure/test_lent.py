@@ -1,4 +1,4 @@
-"""What tenants lend each other by the moves of a plan."""
+"""Loans between tenants, derived from the moves of a plan."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def test_layers_are_lent_as_the_moves_say() -> None:
 
 
 def test_what_came_back_is_not_lent() -> None:
-    """Of the lender itself, or of memory that nobody has."""
+    """Chat lends 8 bytes to code and 4 to mail. A recall takes 4 back from code's KV memory, and 2
+    come back from free memory; 3 bytes of each loan remain.
+    """
     moves = [
         move(layers("chat"), kv("code"), 8, RUNNING),
         move(layers("chat"), kv("mail"), 4, RUNNING),
@@ -61,6 +63,17 @@ def test_what_came_back_is_not_lent() -> None:
     assert [one[:4] for one in lendings(moves, {"chat": 0, "code": 99, "mail": 99})] == [
         ("chat", "code", Kind.LAYERS, 3),
         ("chat", "mail", Kind.LAYERS, 3),
+    ]
+
+
+def test_what_another_move_took_is_not_lent() -> None:
+    """Chat lends 8 bytes to code, of which 6 then go to mail: code has 2 of them."""
+    moves = [
+        move(layers("chat"), kv("code"), 8, RUNNING),
+        move(kv("code"), kv("mail"), 6, RUNNING),
+    ]
+    assert [one[:4] for one in lendings(moves, {"chat": 0, "code": 9, "mail": 9})] == [
+        ("chat", "code", Kind.LAYERS, 2),
     ]
 
 
@@ -85,7 +98,9 @@ def test_idle_memory_is_lent_by_those_that_have_less_than_their_shares() -> None
 
 
 def test_layers_that_fill_a_share_leave_its_owner_a_lender() -> None:
-    """Chat's layers serve code within its share, whose idle memory mail has."""
+    """Mail uses code's idle memory, and layers of chat serve code within its share. So chat lends
+    to code, and code to mail.
+    """
     moves = [
         move(FREE, kv("mail"), 30, RUNNING),
         move(layers("chat"), kv("code"), 10, GROWTH),
@@ -97,7 +112,9 @@ def test_layers_that_fill_a_share_leave_its_owner_a_lender() -> None:
 
 
 def test_the_controller_tells_what_its_plan_lends() -> None:
-    """`a` has grown by ten extents: six idle ones of `b`, and two of its layers."""
+    """`a` has grown by ten extents: the controller tells of two loans of `b` to it, six idle KV
+    extents and two layers.
+    """
     world = pair(victims="mru")
     assert world.controller.lent(world.now) == []
     occupy(world, "a", 10, growing=10)

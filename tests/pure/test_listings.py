@@ -11,8 +11,8 @@ from world import SHAPE
 
 from mirage.config import Policy
 from mirage.control.roster.states import LifeState
-from mirage.serve.loaded import LoadedTenant, decoded, encoded, loaded
-from mirage.serve.registry import Registry, TenantServer
+from mirage.serve.registry.loaded import LoadedTenant, decoded, encoded, loaded
+from mirage.serve.registry.registry import Registry, TenantServer
 from mirage.serve.routed.table import RoutedRow
 from mirage.serve.router.listings import running, running_models, tags
 

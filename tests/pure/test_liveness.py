@@ -1,4 +1,4 @@
-"""Hangs are silent and stuck engines, and none that is only slow or idle."""
+"""Engines that are stuck or silent count as hung; slow and idle ones do not."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ def report(revision: int = 0, steps: int = 1, holds: bool = True) -> Report:
     return made
 
 
-def beats(vitals: Vitals, begin: float, end: float, passes: int, requests: int) -> float:
-    """A pulse that says the same all the time; when the first hang is seen, or `end`."""
+def beats(vitals: Vitals, begin: float, end: float, calls: int, requests: int) -> float:
+    """Let an engine send the same sign of life again and again from `begin` on; return the time at
+    which it first counts as hung, or `end`.
+    """
     now = begin
     while now < end:
-        vitals.pulsed(Pulse(passes, requests), now)
+        vitals.pulsed(Pulse(calls, requests), now)
         if vitals.hang(now):
             return now
         now += BEAT_S
@@ -42,20 +44,20 @@ def test_silence_is_a_hang_with_or_without_work() -> None:
 
 
 def test_an_idle_engine_begins_no_step_and_lives() -> None:
-    assert beats(Vitals(0.0, HANG_S), 0.0, 5000.0, passes=7, requests=0) == 5000.0
+    assert beats(Vitals(0.0, HANG_S), 0.0, 5000.0, calls=7, requests=0) == 5000.0
 
 
 def test_an_engine_with_requests_that_begins_no_step_hangs() -> None:
     vitals = Vitals(0.0, HANG_S)
     vitals.reported(report(), 0.0)
-    beats(vitals, 0.0, 100.0, passes=7, requests=0)
-    assert beats(vitals, 100.0, 500.0, passes=7, requests=2) == pytest.approx(100 + HANG_S, abs=1)
+    beats(vitals, 0.0, 100.0, calls=7, requests=0)
+    assert beats(vitals, 100.0, 500.0, calls=7, requests=2) == pytest.approx(100 + HANG_S, abs=1)
     assert vitals.hang(131.0).endswith("s with 2 requests")
 
 
 def test_a_first_step_may_compile_and_is_bounded() -> None:
     vitals = Vitals(0.0, HANG_S, FIRST_STEP_S)
-    hung = beats(vitals, 0.0, 5000.0, passes=1, requests=1)
+    hung = beats(vitals, 0.0, 5000.0, calls=1, requests=1)
     assert hung == pytest.approx(HANG_S + FIRST_STEP_S, abs=1)
 
 
@@ -63,8 +65,8 @@ def test_the_longest_known_step_is_allowed_again_and_is_bounded() -> None:
     for known, more in ((20.0, 20.0), (29.0, 29.0)):
         vitals = Vitals(0.0, HANG_S)
         vitals.reported(report(), 0.0)
-        beats(vitals, 0.0, known, passes=1, requests=1)
-        hung = beats(vitals, known, 5000.0, passes=2, requests=1)
+        beats(vitals, 0.0, known, calls=1, requests=1)
+        hung = beats(vitals, known, 5000.0, calls=2, requests=1)
         assert hung == pytest.approx(known + HANG_S + more, abs=1)
     assert more < LONGEST_STEP_S
 
@@ -84,10 +86,12 @@ def test_a_step_that_goes_on_computing_on_the_host_is_waited_for(
 
 @pytest.mark.parametrize("on_host", [True, False])
 def test_a_step_that_waits_for_compilers_is_waited_for(on_host: bool) -> None:
-    """They come and go, and what each has computed goes with it."""
+    """Child processes compile while a step lasts, so the processor time of all rises and falls. The
+    engine counts as hung only after the longer bound for computing engines.
+    """
     vitals, now = Vitals(0.0, HANG_S, on_host=on_host), 0.0
     vitals.reported(report(), 0.0)
-    beats(vitals, 0.0, 500.0, passes=1, requests=0)
+    beats(vitals, 0.0, 500.0, calls=1, requests=0)
     now = 500.0
     while now < 5000.0 and not vitals.hang(now):
         vitals.pulsed(Pulse(1, 1, 3.0, 0.3 * (now % 7)), now)
@@ -100,11 +104,11 @@ def test_a_long_step_is_told_from_an_engine_that_steps_on() -> None:
     for second in range(10):
         vitals.pulsed(Pulse(second, 2), float(second))
         assert not vitals.is_in_step(float(second))
-    beats(vitals, 10.0, 20.0, passes=10, requests=2)
+    beats(vitals, 10.0, 20.0, calls=10, requests=2)
     assert vitals.is_in_step(20.0)
     vitals.pulsed(Pulse(11, 2), 21.0)
     assert not vitals.is_in_step(21.0)
-    assert not vitals.is_in_step(21.0) and beats(vitals, 21.0, 40.0, passes=11, requests=0) == 40.0
+    assert not vitals.is_in_step(21.0) and beats(vitals, 21.0, 40.0, calls=11, requests=0) == 40.0
     assert not vitals.is_in_step(40.0)
 
 
@@ -113,7 +117,7 @@ def test_a_process_that_was_frozen_and_continued_made_no_long_step() -> None:
     vitals.reported(report(), 0.0)
     vitals.pulsed(Pulse(1, 1), 1.0)
     vitals.pulsed(Pulse(2, 1), 26.0)
-    assert beats(vitals, 26.0, 5000.0, passes=3, requests=1) == pytest.approx(26 + HANG_S, abs=1)
+    assert beats(vitals, 26.0, 5000.0, calls=3, requests=1) == pytest.approx(26 + HANG_S, abs=1)
 
 
 def test_an_order_that_is_not_obeyed_is_a_hang_of_an_idle_engine() -> None:
@@ -121,9 +125,9 @@ def test_an_order_that_is_not_obeyed_is_a_hang_of_an_idle_engine() -> None:
     for order in orders:
         vitals = Vitals(0.0, HANG_S)
         vitals.reported(report(revision=3), 0.0)
-        beats(vitals, 0.0, 50.0, passes=7, requests=0)
+        beats(vitals, 0.0, 50.0, calls=7, requests=0)
         vitals.told(order, 50.0)
-        assert beats(vitals, 50.0, 500.0, passes=7, requests=0) == pytest.approx(80.0, abs=1)
+        assert beats(vitals, 50.0, 500.0, calls=7, requests=0) == pytest.approx(80.0, abs=1)
         assert "yield its turn or memory" in vitals.hang(90.0)
 
 
@@ -132,7 +136,7 @@ def test_an_order_that_is_obeyed_is_none() -> None:
     for order in (Allotment(4, 0, 1, 4, 100), Turn(False), Turn(False, drain=True)):
         vitals.told(order, 50.0)
         vitals.reported(report(revision=4, holds=False), 51.0)
-        assert beats(vitals, 50.0, 500.0, passes=7, requests=0) == 500.0
+        assert beats(vitals, 50.0, 500.0, calls=7, requests=0) == 500.0
 
 
 def test_a_draining_turn_may_last_as_long_as_it_steps() -> None:
@@ -156,8 +160,8 @@ def test_a_pause_of_the_server_counts_for_little(gaps: list[float], most: float)
 
 @given(st.lists(st.tuples(st.floats(0.0, 20.0), st.integers(0, 3)), max_size=60))
 def test_whoever_pulses_and_steps_in_time_never_hangs(steps: list[tuple[float, int]]) -> None:
-    vitals, now, passes = Vitals(0.0, HANG_S), 0.0, 0
+    vitals, now, calls = Vitals(0.0, HANG_S), 0.0, 0
     for gap, requests in steps:
-        now, passes = now + gap, passes + 1
-        vitals.pulsed(Pulse(passes, requests), now)
+        now, calls = now + gap, calls + 1
+        vitals.pulsed(Pulse(calls, requests), now)
         assert vitals.hang(now) == ""

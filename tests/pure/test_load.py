@@ -1,4 +1,4 @@
-"""Arrivals as a part of what a machine computes."""
+"""Capacity of a machine in requests per second, of which a load is a part."""
 
 from itertools import pairwise
 
@@ -37,7 +37,9 @@ def test_mean_arrivals():
 
 
 def test_capacity_does_not_count_what_runs_out():
-    """Ten requests, four at once: with the seventh's end none is left to send."""
+    """Ten requests, four at once: after the seventh end fewer than four run. Capacity is computed
+    from the first seven alone.
+    """
     ended = [1, 2, 3, 4, 5, 6, 7, 20, 30, 40]
     assert capacity_per_s(ended, 4) == 1.0
 
@@ -52,7 +54,9 @@ def test_of_few_requests_fewer_go_at_once(requests, under_way):
 
 
 def test_the_capacity_of_few_requests_is_not_that_of_one_answer():
-    """Three that are answered one after the other, in 1, 4 and 1 seconds."""
+    """Three requests one after the other take 1, 4 and 1 seconds. The capacity is 3 in 6 s, not
+    that of one short answer.
+    """
     assert capacity_per_s([1.0, 5.0, 6.0], at_once(3)) == 0.5
 
 

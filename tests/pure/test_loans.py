@@ -92,7 +92,9 @@ def test_minutes_and_pairs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_wait_is_added_to_each_token_of_its_step() -> None:
-    """2 ms in each of 100 steps of 4 sequences: 2 ms a token, whatever prompts they compute."""
+    """Each of 100 steps of 4 sequences waits 2 ms for streamed layers. Each of the 400 decoded
+    tokens costs 2 ms; tokens of prompts do not count.
+    """
     book = LoanBook()
     book.reported("chat", report(stall_s=7.0, steps=50, tokens=500, running=4), 9, 0.0)
     book.planned([lending("chat", "code", 9)], 0.0)
@@ -158,7 +160,9 @@ def test_an_engine_that_is_another_one_counts_anew() -> None:
 
 
 def served(*reports: tuple[int, int], room: int = 8) -> LoanSums:
-    """A second each: (requests that run, blocks that they have in use)."""
+    """Sums of a loan to code whose engine reports each second (running requests, blocks that they
+    use); its own share has room for `room` blocks.
+    """
     book = LoanBook()
     book.planned([lending("chat", "code", 6)], 0.0)
     for now, (running, used) in enumerate(reports):
@@ -167,7 +171,9 @@ def served(*reports: tuple[int, int], room: int = 8) -> LoanSums:
 
 
 def test_those_that_grow_beyond_the_share_were_not_preempted() -> None:
-    """Twelve requests of a block each, where the share has room for eight."""
+    """Twelve running requests grow from six to twelve blocks, where the share has room for eight.
+    The loan saved four preemptions and no wait.
+    """
     gain = served((12, 6), (12, 9), (12, 12), (12, 12), (0, 0))
     assert (gain.preemptions, gain.waits) == (4, 0)
     assert gain.request_s == pytest.approx(12 * (1 - 8 / 9) + 4 + 4)
@@ -184,7 +190,9 @@ def test_within_the_share_nothing_is_saved() -> None:
 
 
 def test_a_number_that_wavers_is_one_request() -> None:
-    """3.2 and 2.7 sequences by turns: no fourth came to be there."""
+    """The number of requests beyond the share's room wavers around three as blocks are freed and
+    used again. Three are counted, not a new one each time.
+    """
     gain = served((4, 4), (12, 11), (12, 10), (12, 11), (12, 10), (12, 11), room=8)
     assert gain.waits + gain.preemptions == 3
 

@@ -12,7 +12,9 @@ HANG_S = 30.0
 
 
 def first_lost(seen: LostRequests[str], until: float, worked: dict[float, float]) -> float | None:
-    """Second at which ``"r"``, sent at 0, is taken for lost; `worked` ends by their beginnings."""
+    """Second at which the request "r", sent at 0 s, counts as lost, or None. `worked` has spans in
+    which the core had requests or the API server computed: the end by the beginning.
+    """
     now, last = 0.0, -100.0
     while now < until:
         for begin, end in worked.items():
@@ -33,7 +35,9 @@ def test_one_that_is_computed_is_not_lost_however_long() -> None:
 
 
 def test_one_that_is_prepared_for_long_and_then_computed_is_not_lost() -> None:
-    """Fetched for 25 s, rendered for 20 s by the API server, computed for 60 s."""
+    """A request spends 25 s on fetches and 20 s on rendering in the API server, then 60 s in the
+    core. It never counts as lost.
+    """
     assert first_lost(LostRequests(HANG_S), 108, {25.0: 105.0}) is None
 
 
@@ -44,7 +48,9 @@ def test_an_answer_has_time_to_come_when_the_core_is_done() -> None:
 
 
 def test_one_that_was_not_there_is_lost_though_the_core_works_again_and_again() -> None:
-    """Work without end would hide it; one moment without work, late enough, does not."""
+    """A request was lost while the core works for others. Work without a pause hides the loss;
+    moments without work reveal it.
+    """
     without_end = {0.0: 25.0} | {4.0 * n: 4.0 * n + 3.0 for n in range(8, 100)}
     assert first_lost(LostRequests(HANG_S), 400, without_end) is None
     assert first_lost(LostRequests(HANG_S), 400, {0.0: 25.0, 40.0: 400.0}) is None

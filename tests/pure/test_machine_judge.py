@@ -44,7 +44,9 @@ Rows = dict[str, list[tuple[int, int, int]]]
 
 
 class SlowMachine:
-    """Two devices that read the parameters of a model of 9 MiB in `STEP_S`."""
+    """Facts of two devices, each of which takes `STEP_S` to read the parameters of a model of 9
+    MiB.
+    """
 
     def __init__(self) -> None:
         self.section = PlacementSection(tpot_s=0.08, ttft_s=30.0, windows=1)
@@ -59,7 +61,9 @@ class SlowMachine:
         self.scenes = judge_scenes(config, told, self.facts, devices)
 
     def question(self, rows: Rows, judge_s: float = 1.0) -> JudgeQuestion:
-        """Question on one window of 20 s, while `a` and `b` are on `x`."""
+        """Question to the judge about one window of 20 s, while tenants `a` and `b` are both on
+        device `x`.
+        """
         windows = (WindowRows(0, 20.0, rows),)
         facts = replace(self.facts, windows=tuple(window.load for window in windows))
         return JudgeQuestion(
@@ -77,14 +81,18 @@ class SlowMachine:
 
 
 def every(gap_s: float, first_s: float = 0.0, output: int = 20) -> list[tuple[int, int, int]]:
-    """Requests in a window of 20 s."""
+    """Requests (arrival in picoseconds, prompt and output tokens) at equal gaps in a window of 20
+    s.
+    """
     return [(round((n * gap_s + first_s) * PS), 6, output) for n in range(int(20 / gap_s))]
 
 
 BESIDE = {"a": every(4.0), "b": every(4.0, 0.1)}
-"""Requests of both run at the same time, and a step of both takes twice `STEP_S`."""
+"""Requests by tenant; those of both tenants run at the same time, and a step of both takes twice
+`STEP_S`.
+"""
 IN_TURN = {"a": every(4.0), "b": every(4.0, 2.0)}
-"""As many, none of which runs beside another."""
+"""As many requests by tenant, none of which runs beside another."""
 
 
 def moved(decision: PlacementDecision | None) -> set[tuple[str, str]]:
@@ -128,7 +136,7 @@ def test_an_answer_of_a_process_is_the_decision() -> None:
 
 
 def looks() -> Callable[[], float]:
-    """A clock that goes on by a second at each look."""
+    """A clock that advances by a second each time it is read."""
     seconds = count()
     return lambda: float(next(seconds))
 
@@ -154,7 +162,7 @@ def test_with_time_for_the_present_placement_alone_nothing_moves() -> None:
 
 
 class Ends(Observer):
-    """Requests that have ended."""
+    """Observer that records the requests that have ended."""
 
     def __init__(self) -> None:
         self.requests: list[SimulatedRequest] = []

@@ -1,4 +1,4 @@
-"""Load of models in windows, first places of tenants, and who stands in for a lost device."""
+"""Load of models in windows, first places of tenants, and stand-ins for a lost device."""
 
 from __future__ import annotations
 
@@ -49,6 +49,19 @@ def test_what_was_not_seen_as_a_whole_is_no_window_of_its_own() -> None:
     assert len(history.windows(239.0, {})) == 1 and len(history.windows(240.0, {})) == 2
 
 
+def test_windows_of_another_length_begin_with_what_is_known() -> None:
+    history = LoadHistory(50.0, 2, began=0.0)
+    history.add(SeenRequest(t, "a", 10, 20) for t in (10.0, 150.0, 190.0))
+    history.windows(200.0, {})
+    history.ruled(100.0, 3, 200.0)
+    (only,) = history.windows(250.0, {})
+    assert only.seconds == 100 and only.load.requests("a") == pytest.approx(2), "10 was forgotten"
+    assert len(history.windows(299.0, {})) == 1 and len(history.windows(300.0, {})) == 2
+    history.ruled(20.0, 1, 300.0)
+    (only,) = history.windows(300.0, {})
+    assert only.seconds == 20 and only.rows == {}
+
+
 def test_requests_that_run_count_as_long_as_their_models_others() -> None:
     history = LoadHistory(100.0, 1, began=0.0)
     history.add([SeenRequest(50.0, "a", 10, 20), SeenRequest(51.0, "a", 30, 40)])
@@ -70,7 +83,9 @@ def placed_first(
 
 
 def world(shares: dict[str, float | str], **pins: str) -> PlacementFacts:
-    """Two devices of 100 MiB, and models of 9 MiB."""
+    """Facts of two devices of 100 MiB and models of 9 MiB. `shares` has each tenant's share, `pins`
+    the device to which a tenant is bound.
+    """
     tenants = [
         {"name": n, "model": "/m", "share": s, "max_model_len": 100} for n, s in shares.items()
     ]
@@ -139,6 +154,15 @@ def test_a_new_controller_knows_stand_ins_by_the_devices_that_models_name() -> N
     assert standing.over(present, lambda model, device: True) == [("a", "y")]
 
 
+def test_a_stand_in_on_a_device_that_its_model_names_by_now_is_none() -> None:
+    both, standing = HERE.put("a", "y"), StandIns()
+    standing.begin([START], gone=["a"])
+    standing.named({"a": ("x",)})
+    assert standing.places == {("a", "y")}
+    standing.named({"a": ("y", "x")})
+    assert standing.over(both, lambda model, device: True) == [] and not standing.places
+
+
 def test_what_fits_nowhere_goes_where_most_is_free_most_asked_first() -> None:
     facts = world({"a": 90.0, "b": 90.0, "c": 60.0, "d": 60.0})
     loads = {"c": SOME_LOAD, "d": ModelLoad(3.0, 10.0, 10.0)}
@@ -161,11 +185,12 @@ def test_a_move_is_told_with_its_steps_and_how_they_went() -> None:
         move.begins(0)
         if fails:
             move.failed(0, "y is away", "y is as it was")
+            move.leaves_out(1, "start a on y was not done")
         else:
             move.is_done(0, "")
             move.begins(1)
             move.is_done(1, "")
-            move.ends(DONE)
+        move.ends()
         book.ends(move)
     assert book.results == {DONE: 1, FAILED: 1}
     assert book.told("b", 0.0) == [] and len(book.told("a", 0.0)) == len(book.told(None, 0.0)) == 2
@@ -187,7 +212,8 @@ def test_a_move_is_told_with_its_steps_and_how_they_went() -> None:
         lines[2] == "  1. start a on y, done: it is hot"
     )
     assert "  1. start a on y, failed" in lines[6] and lines[6].endswith("(y is away): it is hot")
-    assert lines[7] == "  2. route a on y, left out: both serve it"
+    left_out = "left out (start a on y was not done)"
+    assert lines[7] == f"  2. route a on y, {left_out}: both serve it"
     assert lines[8] == "  way back: y is as it was"
     assert lines[9:] == [
         "last decision: nothing that was found is better",

@@ -1,4 +1,6 @@
-"""A file with several devices is taken apart, and who serves what is said in one line."""
+"""Division of a file with several devices into a configuration for each, and files that are refused
+in one line.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ import pytest
 import yaml
 
 from mirage.config import ConfigError, made
+from mirage.serve.commands.upgrade import upgraded_text
 from mirage.serve.machine.parts import MachineFile, machine_file
-from mirage.serve.upgrading import upgraded_text
 
 pytestmark = pytest.mark.pure
 FILE = Path("/here/many.yaml")
@@ -88,22 +90,31 @@ def test_all_is_every_gpu() -> None:
 
 REFUSED = {
     "no device 'centre': choose from left, right": content(tenant("a", device="centre")),
-    "device and devices: both say where it is served, write one": content(
+    "tenants.0: device and devices are both written: write only one of them": content(
         tenant("a", device="left", devices=["right"])
     ),
-    "devices has 'left' twice": content(tenant("a", devices=["left", "left"])),
+    "devices names 'left' twice: name each device once": content(
+        tenant("a", devices=["left", "left"])
+    ),
     "tenants: found [], write 1 entry": content(),
-    "two are named 'left'": content(tenant("a"), devices=[device("left"), device("left")]),
-    "two have the GPU 0": content(
+    "two are named 'left': give each another name": content(
+        tenant("a"), devices=[device("left"), device("left")]
+    ),
+    "'x' and 'y' have the same GPU, index 0: give each another index": content(
         tenant("a"), devices=[device("x", kind="cuda"), device("y", kind="cuda")]
     ),
     "devices.0.memory: it is missing": content(tenant("a"), devices=[{"name": "left"}]),
-    "device and devices: write one of them": content(tenant("a"), device={"memory": "1GiB"}),
-    "devices: all is every GPU: describe one": content(tenant("a"), devices="all"),
+    "many.yaml: device and devices are both written: write only one of them": content(
+        tenant("a"), device={"memory": "1GiB"}
+    ),
+    "devices: all needs a section device with kind: cuda": content(tenant("a"), devices="all"),
+    "device.index 1: leave it out, because devices: all takes every GPU": content(
+        tenant("a"), devices="all", device={"kind": "cuda", "memory": "1GiB", "index": 1}
+    ),
     "tenant name 'a' is used twice": content(
         tenant("a", device="left"), tenant("a", device="right")
     ),
-    "tiers.peer is for one device": content(
+    "tiers.peer cannot be used with devices: leave it out": content(
         tenant("a"), tenant("b"), tiers={"host": {"bytes": 1}, "peer": {"devices": {"p": "1MiB"}}}
     ),
     "unknown key 'tenants.0.devise'": content(tenant("a", devise="left")),
@@ -120,7 +131,7 @@ def test_what_cannot_be_is_one_line(words: str) -> None:
 
 
 def test_other_commands_say_that_they_take_one_device() -> None:
-    with pytest.raises(ConfigError, match="here write one device"):
+    with pytest.raises(ConfigError, match="write one device here"):
         made(content(tenant("a")), FILE, FILE.parent)
 
 

@@ -9,9 +9,9 @@ from model_facts import make_facts
 from pydantic import ValidationError
 
 from mirage.config import Config
-from mirage.serve.fit import Fit, fit
-from mirage.serve.keeper import bounds
-from mirage.serve.masters import master_lines
+from mirage.serve.device.weights_keeper import bounds
+from mirage.serve.fit.fit import Fit, fit
+from mirage.serve.fit.masters import master_lines
 from vmm.host_memory import host_memory
 
 pytestmark = pytest.mark.pure
@@ -21,7 +21,9 @@ FACTS = make_facts(8, MIB - 5, MIB - 5)
 
 
 def made(*changes: dict[str, Any], **more: Any) -> Config:
-    """A tenant for each of the changes to it, all of one folder."""
+    """Configuration of one tenant for each of `changes`, all with the same model folder; each
+    change replaces keys of its tenant.
+    """
     tenants = [
         {"name": name, "model": "/models/m", "share": 20, "max_model_len": 100, **change}
         for name, change in zip("abcd", changes, strict=False)

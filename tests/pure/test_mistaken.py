@@ -1,11 +1,11 @@
-"""Clients whose base URL has too much or too little are told the route."""
+"""Clients whose base URL is too long or too short are told the right route."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage.serve.mistaken import advice
-from mirage.serve.routes import JSON_ROUTES
+from mirage.serve.api.route_hint import advice
+from mirage.serve.api.routes import JSON_ROUTES
 
 pytestmark = pytest.mark.pure
 

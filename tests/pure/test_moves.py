@@ -1,4 +1,6 @@
-"""The moves of a plan: they sum to it, and say from where, for whom and why."""
+"""Moves of a plan: they add up to its targets, and each has its source, its destination and its
+reason.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ WAYS = SETTINGS.flatmap(
 
 @st.composite
 def caching(draw: st.DrawFn) -> tuple[list[TenantSnapshot], int]:
-    """Some of the tenants keep cached prefixes that are asked for again."""
+    """Drawn tenants, some of which have cached prefixes that requests find again, and the bytes of
+    their device.
+    """
     tenants, device = draw(situations())
     return [draw(with_prefixes(t)) if draw(st.booleans()) else t for t in tenants], device
 
@@ -59,7 +63,9 @@ def with_prefixes(draw: st.DrawFn, t: TenantSnapshot) -> TenantSnapshot:
 
 
 def start(tenants: list[TenantSnapshot], free: int) -> Counter[Place]:
-    """Bytes in each place before the first pass: of experts as many as a tenant has."""
+    """Bytes in each place before the first pass: layers and experts of all tenants, and free
+    memory.
+    """
     places = Counter({FREE: free})
     for t in tenants:
         places[Place(Kind.LAYERS, t.name)] = t.shape.layers * t.shape.layer_bytes
@@ -68,7 +74,9 @@ def start(tenants: list[TenantSnapshot], free: int) -> Counter[Place]:
 
 
 def end(tenants: list[TenantSnapshot], made: Plan, free: int) -> Counter[Place]:
-    """The same of what a plan's targets are; KV with the cached prefixes in it."""
+    """Bytes in each place after a plan was carried out, by its targets; cached prefixes are within
+    KV memory.
+    """
     places = start(tenants, free)
     for t in tenants:
         target, shape = made.targets[t.name], t.shape
@@ -85,7 +93,9 @@ def end(tenants: list[TenantSnapshot], made: Plan, free: int) -> Counter[Place]:
 
 
 def applied(places: Counter[Place], made: Iterable[Move]) -> Counter[Place]:
-    """`places` after moves, cached prefixes counted as KV memory. No place ever lacks a byte."""
+    """`places` after the moves; cached prefixes count as KV memory. Fails if a place lacks bytes
+    for a move.
+    """
     now = places.copy()
     for move in made:
         now[move.source] -= move.nbytes
@@ -101,7 +111,9 @@ def applied(places: Counter[Place], made: Iterable[Move]) -> Counter[Place]:
 def test_the_moves_of_a_plan_sum_to_it(
     situation: tuple[list[TenantSnapshot], int], rules: Rules, when: Any, policy: Policy
 ) -> None:
-    """From nothing to the targets; and no move is empty, or from a place to itself."""
+    """The moves of a plan lead from all layers in place and no KV memory to its targets. None moves
+    zero bytes, or from a place to itself.
+    """
     tenants, device = situation
     if policy is not Policy.MIRAGE:
         tenants = sharing_exactly([in_place(t) for t in tenants])
@@ -118,7 +130,7 @@ def test_the_moves_of_a_plan_sum_to_it(
 
 
 def in_place(t: TenantSnapshot) -> TenantSnapshot:
-    """With all its layers, and requests within what such a device holds."""
+    """Copy of a tenant that has all its layers and experts and no allotment."""
     report = structs.replace(t.report, layers_remapped=0, experts=0)
     return structs.replace(t, report=report, allotment=None)
 
@@ -127,7 +139,9 @@ def in_place(t: TenantSnapshot) -> TenantSnapshot:
 def test_what_two_plans_move_differs_by_what_they_give(
     situation: tuple[list[TenantSnapshot], int], rules: Rules, when: Any, data: st.DataObject
 ) -> None:
-    """So the moves explain each change of a tenant's memory."""
+    """Two plans are made for different activity of the tenants. The difference of their moves is
+    the difference of the memory that they give each tenant.
+    """
     tenants, device = situation
     later = [structs.replace(t, active=data.draw(st.booleans()), last_busy=4.0) for t in tenants]
     first, second = (
@@ -164,7 +178,9 @@ def planned(*tenants: TenantSnapshot) -> list[str]:
 
 
 def test_idle_memory_pays_before_layers_of_an_idle_model_do() -> None:
-    """Three layers bring 300 bytes, as many as six extents take."""
+    """`a` grows by 700 bytes beyond its share. All 400 free bytes, which `b` does not use, go to
+    it. Only the other 300 come from layers of `b`.
+    """
     assert planned(tenant("a", 10, 14), tenant("b")) == [
         "running: free memory -> KV memory of a 500",
         "running: free memory -> KV memory of b 100",
@@ -205,7 +221,9 @@ def test_cached_prefixes_are_kept_and_then_taken_by_demand() -> None:
 
 
 def test_layers_that_nobody_needs_come_back() -> None:
-    """One extent of 250 takes layers of 60 and 200, of which 60 are over."""
+    """One extent of 250 bytes is paid for by layers of 60, 50, 100 and 100 bytes. The layer of 50
+    was not needed after all, so a move of the same plan returns it.
+    """
     hungry = tenant("a", 2, 1, times=(9.0, 1.0))
     several = [structs.replace(hungry, shape=structs.replace(SHAPE, extent_bytes=250))]
     for name, nbytes, floor, last_busy in (("x", 60, 9, 3), ("y", 50, 9, 2), ("z", 100, 8, 1)):

@@ -1,4 +1,6 @@
-"""The newest vLLM's files over the kernels of another one."""
+"""Installation of the newest vLLM for tests: its Python files, with the compiled kernels of another
+version.
+"""
 
 from __future__ import annotations
 

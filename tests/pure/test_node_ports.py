@@ -1,13 +1,20 @@
-"""Ports of a node: to whom they are open, and the rule that closes them. Its releases."""
+"""Addresses and ports of a node: to whom they are open, and the rule that closes ports. Its
+releases.
+"""
 
 from __future__ import annotations
 
 import pytest
 
 from mirage.doctor.finding import FindingState
-from mirage.doctor.node import of_releases
+from mirage.doctor.node import of_node, of_releases
 from mirage.doctor.ports import judged
+from mirage.errors import InputRefused
+from mirage.machines.ray.commands import _check_host
+from mirage.machines.ray.node import NodeRecord
 from mirage.machines.releases import releases
+from mirage.processes.marks import ProcessMark
+from mirage.weights.secret import is_private
 
 pytestmark = pytest.mark.pure
 
@@ -55,3 +62,31 @@ def test_releases_that_differ_are_told_by_machine() -> None:
     assert differ.state is FindingState.LIMITED
     assert differ.found == "m1: mirage 0.1.0 vllm 0.32.0; m2: mirage 0.1.0 vllm 0.33.0"
     assert releases().keys() == {"mirage", "vllm"}
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "224.0.0.1"])
+def test_an_address_that_the_internet_reaches_is_refused(host: str) -> None:
+    """The kernel lets a process bind these addresses on any machine."""
+    with pytest.raises(InputRefused, match=f"^--host {host}: machines talk without TLS: write a "):
+        _check_host(host)
+
+
+def test_public_addresses_are_told_apart() -> None:
+    assert all(map(is_private, ["127.0.0.1", "10.0.0.1", "fd00::1", "::1", "::ffff:10.0.0.1"]))
+    assert not any(map(is_private, ["8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8"]))
+
+
+def test_an_address_of_this_machine_is_taken() -> None:
+    _check_host("127.0.0.1")
+    for host in ("192.168.255.254", "m1"):
+        with pytest.raises(InputRefused, match="no address of this machine"):
+            _check_host(host)
+
+
+def test_a_node_at_a_public_address_is_told() -> None:
+    mark = ProcessMark(1, 0)
+    found = of_node(NodeRecord("m1", mark, "10.0.0.1:6390", "10.0.0.1"))
+    assert found.state is FindingState.WORKS and not found.advice
+    found = of_node(NodeRecord("m1", mark, "8.8.8.8:6390", "8.8.8.8"))
+    assert found.state is FindingState.LIMITED and "--host" in found.advice
+    assert found.found.endswith("the Internet may reach 8.8.8.8")

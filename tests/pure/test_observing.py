@@ -1,4 +1,6 @@
-"""Alarms and panels ask for metrics that there are, and each alarm is told of and tried."""
+"""Alarms and panels of `configs/observe`: their metrics exist, and each alarm has a paragraph in
+the documents and a case in which it fires.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ from mirage.control.roster.rules import RosterRules
 from mirage.serve.clients.body_budget import BodyBudget
 from mirage.serve.clients.client_metrics import ClientMetrics
 from mirage.serve.clients.crowd import Crowd
-from mirage.serve.metrics import rendered
-from mirage.serve.registry import DeviceSources, Registry
+from mirage.serve.metrics.registry import rendered
+from mirage.serve.registry.registry import DeviceSources, Registry
 from mirage.serve.roster.attendance import Attendance
 from mirage.serve.routed.messages import RouterWelcome
 from mirage.serve.router.devices import RoutedDevices
@@ -28,6 +30,7 @@ from mirage.serve.router.inner import InnerClient
 from mirage.serve.router.key_metrics import KeyMetrics
 from mirage.serve.router.link import SupervisorLink
 from mirage.serve.router.metrics import RouterMetrics
+from mirage.serve.router.peer_silence import PeerSilence
 from mirage.serve.router.scrape import MetricsScrape
 from mirage.tiers.core import Core
 
@@ -40,7 +43,7 @@ ALARM = re.compile(r"^## (Mirage\w+)$", re.MULTILINE)
 
 
 class Weights:
-    """A keeper that keeps nothing."""
+    """Stand-in for a keeper of weights without any masters."""
 
     def kept(self, tenant: str) -> bool:
         return False
@@ -51,7 +54,9 @@ class Weights:
 
 @pytest.fixture(scope="module")
 def scraped() -> set[str]:
-    """Names of all samples that a server of ours may tell, beside those of its engines."""
+    """Names of all samples that `/metrics` of our server may have, without those of
+    vLLM's engines.
+    """
     attendance = Attendance(Roster(1, RosterRules()), None)  # type: ignore[arg-type]
     sources = DeviceSources(
         pool=Core(PAGE).state,
@@ -62,7 +67,7 @@ def scraped() -> set[str]:
     )
     link = SupervisorLink(Path("none"))
     link.welcome = RouterWelcome({}, "", 0, 1.0, "", {})
-    tenants = RoutedDevices(link)
+    tenants = RoutedDevices(link, PeerSilence(3))
     router = RouterMetrics(tenants)
     router.add(ClientMetrics(Crowd(1, 1), BodyBudget(1)))
     router.add(KeyMetrics(list))
@@ -86,7 +91,9 @@ def test_each_alarm_has_a_paragraph_and_no_other_has() -> None:
 
 
 def test_each_alarm_is_tried_and_fires() -> None:
-    """Files alone: `promtool test rules` evaluates the rules, in `test_serve_observed.py`."""
+    """Each alarm has a case in alerts_test.yml in which it fires. This test reads files only;
+    `promtool test rules` evaluates the cases in `test_serve_observed.py`.
+    """
     tried = [one for test in read("alerts_test.yml")["tests"] for one in test["alert_rule_test"]]
     assert {one["alertname"] for one in tried if one.get("exp_alerts")} == {*alarms()}
 

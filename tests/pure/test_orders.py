@@ -1,4 +1,6 @@
-"""Books and hands: what is ordered, what is answered, and that both hold the same afterwards."""
+"""Moves of memory that an engine's scheduler orders and its worker carries out: the books of both
+must agree.
+"""
 
 from __future__ import annotations
 
@@ -46,11 +48,13 @@ SHAPE = ModelShape(
 
 
 class Lost(Exception):
-    """The device is over."""
+    """Error of a device that has failed and cannot be used any more."""
 
 
 class Blocks:
-    """Blocks of an extent each, by their book alone; `used` are those that requests have."""
+    """KV blocks of one extent each, which exist only in the extent book; `used` are those of
+    requests.
+    """
 
     def __init__(self) -> None:
         self.book = ExtentBook(EXTENTS, 1, START)
@@ -84,14 +88,16 @@ class Blocks:
 
 
 class CountingHands:
-    """A worker in numbers. It refuses, as an error, whatever no memory can do."""
+    """A worker that moves no memory but counts it. An action that real memory could not carry out
+    is an error.
+    """
 
     def __init__(self) -> None:
         self.mapped = set(range(START))
         self.layers_remapped = self.stream_slots = self.experts = 0
         self.grant = footprint(SHAPE, 0, START)
         self.capacity = 1 << 30
-        """Bytes of the device, whatever was granted."""
+        """Bytes that the device can give, whatever was granted."""
         self.fails = False
         self.error: Exception | None = None
         self.touched: set[int] = set()
@@ -153,7 +159,9 @@ class CountingHands:
 
 
 class BooksAndHands(RuleBasedStateMachine):
-    """Allotments, passes, requests and steps in any order, on a device that is short at times."""
+    """Allotments, rounds, requests and steps in any order, on a device that at times refuses
+    memory.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -212,7 +220,9 @@ class BooksAndHands(RuleBasedStateMachine):
             assert self.state() == before, "nothing moves without orders"
 
     def ending(self, call: object) -> None:
-        """An error that was answered ends the engine, and no other exception comes out of it."""
+        """Context for a call after which the engine may have ended: the error `Lost` is allowed if
+        the device has failed, and no other exception.
+        """
         try:
             call()  # type: ignore[operator]
         except Lost:
@@ -279,7 +289,9 @@ class BooksAndHands(RuleBasedStateMachine):
         assert not books.absent or self.reconciler.rests
 
     def teardown(self) -> None:
-        """Idle, on a device with enough, it comes to hold exactly its allotment."""
+        """At the end no request runs and the device has enough memory: the engine comes to hold
+        exactly its allotment.
+        """
         if self.hands.fails or not self.revision:
             return
         self.device_has_enough()
@@ -314,7 +326,7 @@ def allotment(revision: int, layers_remapped: int, extents: int) -> Allotment:
     )
 
 
-def test_a_pass_is_one_order_that_gives_before_it_takes() -> None:
+def test_a_round_is_one_order_that_gives_before_it_takes() -> None:
     reconciler, hands, _, _ = made()
     assert reconciler.aim(allotment(1, 2, START + 6))
     (orders,) = hands.orders

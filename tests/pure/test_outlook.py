@@ -1,4 +1,4 @@
-"""What `mirage check` says of a machine where little is to be won."""
+"""Note of `mirage check` about a machine on which moving layers would gain little."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from benchmarks.ablations import ablated
 from mirage.config import Config, ConfigError, DeviceSection, Policy, SharingSection, TenantSection
 from mirage.control.lending import worth_lending
 from mirage.profiles import of_device
-from mirage.serve.fit import Fit
-from mirage.serve.outlook import Speeds, outlook
-from mirage.serve.page_size import PageSize
-from mirage.serve.preflight import speeds
+from mirage.serve.fit.fit import Fit
+from mirage.serve.fit.outlook import Speeds, outlook
+from mirage.serve.fit.page_size import PageSize
+from mirage.serve.launch.preflight import speeds
 from mirage.units import GIB
 
 pytestmark = pytest.mark.pure
@@ -35,7 +35,9 @@ def config(mode: str = "temporal", turn_s: float = 1.0, policy: Policy = Policy.
 
 
 def fits(movable: int = 30) -> dict[str, Fit]:
-    """Two models of 20 GB; 40 GB are left for KV."""
+    """Results of fitting two models of 20 GB each, each with a grant of 40 GB; `movable` of their
+    40 layers may go.
+    """
     one = Fit(
         page=PageSize(1 << 16),
         grant_bytes=40 * GB,

@@ -1,4 +1,4 @@
-"""Memory that engines take beside their grants: told, and a start refused by what is left."""
+"""Memory that engines take beside their grants: told, and a start refused if it does not fit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage.serve.outside import MARGIN_BYTES, Outside
+from mirage.serve.fit.outside_grants import MARGIN_BYTES, Outside
 from mirage.units import GIB, MIB
 
 pytestmark = pytest.mark.pure

@@ -1,4 +1,4 @@
-"""What a prefix cache without end would find, against prompts written down."""
+"""Tokens that a prefix cache without limit would find, against prompts written out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much one pass may move."""
+"""The amount of memory that one round of an engine may move."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ class Clock:
 
 
 def move(pace: Pace, clock: Clock, kind: str, wanted: int, each_s: float) -> int:
-    """As much as fits into the pass; each thing takes `each_s`."""
+    """Let `pace` say how many of `wanted` things the round may move, and move them; each takes
+    `each_s`.
+    """
     count = pace.most(kind, wanted)  # type: ignore[arg-type]
     if count:
         pace.ordered(kind, count)  # type: ignore[arg-type]
@@ -45,7 +47,7 @@ def test_the_first_move_is_a_single_one_and_then_as_many_as_fit() -> None:
     assert moved == [1, 4, 4, 4]
 
 
-def test_a_pass_that_is_bounded_by_itself_is_so_without_requests_too() -> None:
+def test_a_round_that_is_bounded_by_itself_is_so_without_requests_too() -> None:
     clock, pace = Clock(), Pace(None, lambda: False)
     pace.begin()
     assert move(pace, clock, "extent", 2, 0.005) == 2
@@ -55,13 +57,13 @@ def test_a_pass_that_is_bounded_by_itself_is_so_without_requests_too() -> None:
     assert pace.most("extent", 9) == 9
 
 
-def test_what_takes_longer_than_a_pass_still_moves_one_by_one_and_alone() -> None:
+def test_what_takes_longer_than_a_round_still_moves_one_by_one_and_alone() -> None:
     clock = Clock()
     pace = Pace(0.02, lambda: True)
     for _ in range(3):
         pace.begin()
         assert move(pace, clock, "layer", 9, 0.05) == 1
-        assert pace.most("layer", 8) == 0, "nothing more in this pass"
+        assert pace.most("layer", 8) == 0, "nothing more in this round"
     pace.begin()
     assert pace.most("extent", 5) == 1, "of what was never moved, one"
 
@@ -70,8 +72,10 @@ def test_what_takes_longer_than_a_pass_still_moves_one_by_one_and_alone() -> Non
     st.lists(st.tuples(st.sampled_from(["layer", "extent"]), st.integers(0, 40)), max_size=30),
     st.floats(1e-4, 0.05),
 )
-def test_a_pass_takes_little_more_than_it_may(moves: list[tuple[str, int]], each_s: float) -> None:
-    """What takes always the same: the bound, or one thing of each kind where that takes longer."""
+def test_a_round_takes_little_more_than_it_may(moves: list[tuple[str, int]], each_s: float) -> None:
+    """If each move takes equally long, a round takes at most its bound of 20 ms, or the time of a
+    single move if that is longer.
+    """
     clock, pace = Clock(), Pace(0.02, lambda: True)
     for kind in ("layer", "extent"):
         pace.begin()
@@ -83,11 +87,11 @@ def test_a_pass_takes_little_more_than_it_may(moves: list[tuple[str, int]], each
     assert clock.now - begun <= max(0.02, each_s) * (1 + 1e-9)
 
 
-def test_the_first_of_another_kind_waits_for_a_pass_with_time_left() -> None:
+def test_the_first_of_another_kind_waits_for_a_round_with_time_left() -> None:
     clock = Clock()
     pace = Pace(0.02, lambda: True)
     pace.begin()
     assert move(pace, clock, "layer", 1, 0.03) == 1
-    assert pace.most("extent", 4) == 0, "the pass is over"
+    assert pace.most("extent", 4) == 0, "the round is over"
     pace.begin()
     assert pace.most("extent", 4) == 1, "what it takes is not known"

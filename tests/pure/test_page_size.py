@@ -1,4 +1,4 @@
-"""How large pages are: as large as no tenant minds, and a power of two."""
+"""The size of pages: a power of two, as large as it may be without waste at any tenant."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage.serve.page_size import EXTENTS, LARGEST, LOST, SMALLEST, PageSize, PageSizes, page_size
+from mirage.serve.fit.page_size import (
+    EXTENTS,
+    LARGEST,
+    LOST,
+    SMALLEST,
+    PageSize,
+    PageSizes,
+    page_size,
+)
 from mirage.units import GIB, KIB, MIB
 
 pytestmark = pytest.mark.pure

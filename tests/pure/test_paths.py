@@ -17,8 +17,8 @@ from mirage.config import Config, ConfigError, load
 from mirage.errors import InputRefused
 from mirage.paths import cache_folder, expanded, somebody, word
 from mirage.processes.exits import exits
-from mirage.serve import adapters
-from mirage.serve.launcher import environment
+from mirage.serve.adapting import adapters
+from mirage.serve.launch.launcher import environment
 from mirage.workload import public
 from mirage.workload.chosen import chosen, located, of_config
 
@@ -36,7 +36,7 @@ def at_home(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user that the system knows no name and no home of."""
+    """Environment of a user without HOME, whom the system's user database does not know."""
 
     def unknown(*_: object) -> Any:
         raise KeyError("getpwuid(): uid not found: 12345")
@@ -185,7 +185,9 @@ def test_who_has_a_name_and_a_home_keeps_them() -> None:
 def test_an_interpreter_that_cannot_be_run_is_one_line(
     error: OSError, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The line is the same for every command that starts a process of Python."""
+    """A command that may not run the Python interpreter ends with exit code 2 and one line that
+    says what to do.
+    """
     with pytest.raises(SystemExit) as ended, exits(failures=()):
         raise error
     assert ended.value.code == 2

@@ -1,4 +1,4 @@
-"""Placement decisions: what moves, what never does, and any world within its memory."""
+"""Placement decisions: models that move, models that never do, and random worlds that fit."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ def chats(arrivals_s: float) -> ModelLoad:
 def alike(
     devices: int, gib: int, *windows: dict[str, float], models: PlainModel = LLAMA
 ) -> PlacementFacts:
-    """Devices alike, and models alike: arrivals a second of each by window."""
+    """Facts of equal devices and equal models. Each window has the requests per second of each
+    model.
+    """
     names = sorted({name for window in windows for name in window})
     return plain_facts(
         {f"gpu{i}": gib * GIB for i in range(devices)},
@@ -55,10 +57,14 @@ def alike(
 
 
 class Told:
-    """A judge that finds a part of each model's requests within limits, by the placement."""
+    """A judge whose verdicts the test sets: for each placement, the part of each model's requests
+    within limits.
+    """
 
     def __init__(self, facts: PlacementFacts, **parts: float) -> None:
-        """`parts`: by names of devices on which all models are awake, joined; else 0.5."""
+        """Each key of `parts` is the joined names of the devices on which all models are awake; its
+        value is the part within limits. Other placements get 0.5.
+        """
         self._facts, self._parts, self.asked = facts, parts, 0
 
     def __call__(self, placement: DevicePlacement, window: int) -> WindowVerdict:
@@ -102,7 +108,9 @@ def test_a_model_that_asks_for_more_than_a_device_gets_replicas() -> None:
 
 
 def test_models_that_are_busy_at_different_times_share_a_device() -> None:
-    """By their means all four are alike; two and two never meet."""
+    """Models a and b are busy in one window, c and d in the other; their mean loads are equal.
+    Models that are busy together get different devices.
+    """
     day, night = {"a": 9.0, "b": 9.0}, {"c": 9.0, "d": 9.0}
     quiet = dict.fromkeys("abcd", 0.01)
     found = first_placement(alike(2, 40, quiet | day, quiet | night)).placement.devices
@@ -245,6 +253,7 @@ def test_loads_are_near_within_the_band_and_counting_noise() -> None:
 # -- any world --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @examples(800)
 @given(st.integers(0, 2**32))
 def test_any_decision_is_within_memory_and_additive_and_the_same_again(seed: int) -> None:
@@ -269,7 +278,9 @@ def test_any_decision_is_within_memory_and_additive_and_the_same_again(seed: int
 
 
 def test_another_process_decides_the_same() -> None:
-    """Sets of words have another order there."""
+    """Three processes with different hash seeds, so with sets in different orders, make the same
+    decision.
+    """
     said = {
         subprocess.run(
             [sys.executable, "-c", SOME_DECISIONS],
@@ -320,6 +331,7 @@ def test_a_constant_load_comes_to_rest_and_noise_moves_nothing_then(seed: int) -
         past, now = decision.past, now + 300.0
 
 
+@pytest.mark.slow
 @examples(200)
 @given(st.integers(0, 2**32))
 def test_loads_that_change_all_the_time_move_no_more_than_an_hour_may(seed: int) -> None:

@@ -30,7 +30,9 @@ TOGETHER = DevicePlacement.of_names({"a": ["gpu0"], "b": ["gpu0"]})
 def facts_of(
     models: PlainModel, gib: int = 34, link_gb_s: float = 50.0, **arrivals_s: float
 ) -> PlacementFacts:
-    """One window and two devices alike."""
+    """Facts of two equal devices with one window; `arrivals_s` has the requests per second of each
+    model.
+    """
     loads = {name: ModelLoad(rate, 220.0, 200.0) for name, rate in arrivals_s.items()}
     machine = PlainMachine(1000 * GIB, link_bytes_s=link_gb_s * 1e9)
     devices = {"gpu0": gib * GIB, "gpu1": gib * GIB}
@@ -38,7 +40,7 @@ def facts_of(
 
 
 def part(facts: PlacementFacts, placement: DevicePlacement, model: str) -> float:
-    """Part of a model's requests within limits."""
+    """Part of a model's requests that the arithmetic judge expects within limits."""
     within, asked = RooflineJudge(facts)(placement, 0)[model]
     return within / asked
 
@@ -62,7 +64,10 @@ def test_more_requests_and_a_neighbour_are_never_better() -> None:
 
 
 def test_an_idle_neighbour_lends_its_parameters_and_a_busy_one_over_the_link() -> None:
-    """KV of 40 requests a second does not fit beside two models' parameters."""
+    """Two models share a device that is too small for the KV of 40 requests a second beside both
+    models' parameters. An idle neighbour that lends its layers helps; a busy one helps more over a
+    faster link.
+    """
     idle = {"a": 40.0, "b": 0.0}
     assert part(facts_of(LENDS, **idle), TOGETHER, "a") > 0.99
     kept = part(facts_of(KEEPS, **idle), TOGETHER, "a")
@@ -116,7 +121,9 @@ def test_a_hot_model_gets_replicas_by_its_part_of_the_mean_load() -> None:
 
 
 def test_proposals_look_at_all_windows() -> None:
-    """By the first window alone a and b are equal to nothing."""
+    """Models a and b have load in the second window only, c and d in the first only. Both proposals
+    put a and b on different devices, and c and d as well.
+    """
     quiet = facts_of(KEEPS, 76, a=0.01, b=0.01, c=9.0, d=9.0)
     loads = {name: ModelLoad(9.0, 220.0, 200.0) for name in "ab"}
     facts = replace(quiet, windows=(*quiet.windows, replace(quiet.windows[0], loads=loads)))
@@ -142,7 +149,9 @@ def test_any_proposal_is_within_memory_and_best_fit_places_all_awake(seed: int) 
 
 
 def test_best_fit_finds_the_least_pressure_where_greedy_does_not() -> None:
-    """Greedy puts the two largest apart: 5 + 4 + 3 + 3 + 3 on two devices are 9 and 9."""
+    """Loads of 5, 4, 3, 3 and 3 on two devices. Greedy separates 5 and 4; best fit finds 5 + 4 and
+    3 + 3 + 3, both 9.
+    """
     facts = facts_of(
         KEEPS._replace(parameters=GIB, least=GIB),
         **dict(zip("abcde", (50.0, 40.0, 30.0, 30.0, 30.0), strict=True)),

@@ -46,7 +46,9 @@ def test_a_replica_that_nobody_misses_closes_and_one_that_is_missed_stays() -> N
 
 
 def test_a_replica_is_missed_where_the_judge_says_so() -> None:
-    """Whatever the pressure is."""
+    """The judge says that one request fewer in a thousand is within limits without the second
+    replica. It stays, although the load is small.
+    """
     facts, both = world(a=0.5), DevicePlacement.of_names({"a": ["x", "y"]})
 
     def judge(placement: DevicePlacement, window: int) -> WindowVerdict:

@@ -25,14 +25,16 @@ OPENS, CLOSES = (MoveVerb.START, MoveVerb.WAKE), (MoveVerb.SLEEP, MoveVerb.STOP)
 
 
 def serving(books: StepBooks) -> Counter[str]:
-    """Number of routes of each model."""
+    """Number of processes of each model to which requests are routed."""
     return Counter(model for model, _ in books.routed)
 
 
 def carried_out(
     facts: PlacementFacts, present: DevicePlacement, decision: PlacementDecision
 ) -> None:
-    """Memory of devices and hosts holds at each step, and no model has fewer routes on the way."""
+    """Carry the steps of a decision out one by one. Memory of devices and hosts suffices at each
+    step, and each model has at least as many routes as before or after, whichever is fewer.
+    """
     books = StepBooks(facts, present)
     before = serving(books)
     counts = []
@@ -45,6 +47,7 @@ def carried_out(
         assert all(each[model] >= least for each in counts), model
 
 
+@pytest.mark.slow
 @examples(4000)
 @given(st.integers(0, 2**32))
 def test_memory_holds_at_every_step_of_hours_and_each_change_adds_first(seed: int) -> None:
@@ -62,6 +65,7 @@ def test_memory_holds_at_every_step_of_hours_and_each_change_adds_first(seed: in
         present, past = decision.placement, decision.past
 
 
+@pytest.mark.slow
 @examples(4000)
 @given(st.integers(0, 2**32))
 def test_nothing_is_taken_back_before_it_has_rested_while_loads_stay_in_their_band(

@@ -27,7 +27,9 @@ ENDING = (MoveVerb.DRAIN, MoveVerb.STOP)
 
 
 def small(devices: str, nbytes: int, host: int, models: str, **more: bool) -> PlacementFacts:
-    """Devices alike; a model's parameters are 10 bytes, its least grant 6, and 1 asleep."""
+    """Facts of equal devices of `nbytes`, and of models with 10 bytes of parameters, a least grant
+    of 6 bytes, and 1 byte asleep.
+    """
     speed = DeviceSpeed(1.0, 1.0)
     return PlacementFacts(
         tuple(PlaceDevice(name, "m", nbytes, speed, 1.0) for name in devices),
@@ -69,6 +71,14 @@ def test_what_sleeps_there_wakes() -> None:
     assert said(path) == ["wake a y", "route a y", "drain a x", "sleep a x"]
 
 
+def test_models_that_are_awake_nowhere_come_first_and_wakes_before_starts() -> None:
+    facts = small("xy", 99, 999, "abcd")
+    present = names(a="x", d="x").put("c", "y", Stand.ASLEEP)
+    path = path_towards(facts, present, names(a="y", b="y", c="y", d="y"))
+    comes = [line for line in said(path) if line.split()[0] in COMING]
+    assert comes == ["wake c y", "start b y", "start a y", "start d y"]
+
+
 def test_what_starts_hollow_needs_no_room_for_its_parameters() -> None:
     hollow = small("xy", 7, 99, "ab", hollow=True)
     path = path_towards(hollow, names(a="x"), names(a="y"))
@@ -82,7 +92,9 @@ def test_what_starts_hollow_needs_no_room_for_its_parameters() -> None:
 
 
 def test_one_makes_room_for_the_next() -> None:
-    """b goes from x, where a has room then: c stays on y, from where nobody asks it to go."""
+    """Models a on y and b on x: a shall be on x, b on z. b moves first, so that a has room; model
+    c, which no place names, stays on y.
+    """
     facts = small("xyz", 12, 99, "abc")
     path = path_towards(facts, names(a="y", b="x"), names(a="x", b="z"))
     assert said(path) == [

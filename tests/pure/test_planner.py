@@ -1,4 +1,4 @@
-"""Targets of Algorithm 1, one rule at a time: two extents are one layer, ten are a share."""
+"""Targets of Algorithm 1, rule by rule: two KV extents are one layer, ten are a share."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.pure
 SHARE = footprint(SHAPE, 0, 10)
 REMAP = Rules(slack_extents=0, headroom_extents=0)
 told = partial(unnumbered, SHAPE)
-"""Target of a tenant of that shape."""
+"""Function that makes the target of a tenant whose model has `SHAPE`."""
 
 
 def tenant(
@@ -57,9 +57,10 @@ def tenant(
     least: float | None = None,
     percent: float | None = None,
 ) -> TenantSnapshot:
-    """One of `of` equal tenants. `growth` and `admission` are beyond `used`.
+    """Snapshot of one of `of` equal tenants, which uses `used` extents. `growth` and `admission`
+    are beyond `used`; `times` are T_T and T_c.
 
-    `least`: the T_c of a single request, if it is not that of `times`.
+    `least` is the T_c of a single request, if that differs from `times`.
     """
     wanted = used + growth
     report = Report(
@@ -95,7 +96,7 @@ def tenant(
 def plan(
     tenants: list[TenantSnapshot], device: int, reserved: int, policy: Policy, rules: Rules, **when
 ) -> Plan:
-    """Plan of a planner that has made no other."""
+    """Plan of a new planner, which has made no other plan."""
     return Planner(device, policy, rules).plan(tenants, reserved, **when)
 
 
@@ -106,7 +107,9 @@ def planned(
     turns: TurnLengths | None = None,
     now: float = inf,
 ):
-    """{name: (layers remapped, kv_extents)}, checked to fit into the device."""
+    """Layers remapped and KV extents of each tenant in a plan, by name. The plan is checked to fit
+    into the device.
+    """
     targets = plan(tenants, len(tenants) * SHARE, 0, policy, remap, turns=turns, now=now).targets
     total = sum(
         footprint(SHAPE, target.layers_remapped, target.kv_extents) for target in targets.values()
@@ -165,13 +168,17 @@ def test_layers_of_an_idle_tenant_come_before_own_ones() -> None:
 
 
 def test_an_idle_tenant_keeps_its_floor_then_own_layers_go() -> None:
-    """8 extents of b's share, 18 of its 9 layers, and 14 of seven own layers."""
+    """`a` wants 50 extents: 10 of its share, 8 of `b`'s share, 18 paid for by 9 layers of the idle
+    `b`, and 14 by 7 layers of its own. `b` keeps its least layers and extents.
+    """
     targets = planned(tenant("a", 10, 40), tenant("b"))
     assert targets == {"a": (7, 50), "b": (9, 2)}
 
 
 def test_own_layers_go_only_as_far_as_they_hide() -> None:
-    """T_T = 2 T_c: with two slots, layers + 2 <= 12 / 2."""
+    """A single tenant wants far more KV memory. With T_T = 2 T_c and two slots, loads hide while
+    layers + 2 <= 12 / 2: four own layers go.
+    """
     one_share = planned(tenant("a", 10, 40, of=1, times=(2.0, 1.0)))
     assert one_share == {"a": (4, 18)}
 
@@ -200,7 +207,9 @@ def test_remapping_for_growth_alone_still_pools_for_admission() -> None:
 
 @pytest.mark.parametrize(("percent", "lent"), [(0, 0), (50, 4), (75, 6), (100, 8)])
 def test_of_idle_kv_a_part_waits_for_the_growth_of_running_requests(percent, lent) -> None:
-    """b can lend 8 of its 10 extents; what newcomers leave of them is b's, until a grows."""
+    """`b` is idle and can lend 8 of its 10 extents. New requests of `a` get `percent` of them; the
+    others stay with `b` until running requests of `a` grow.
+    """
     growth = REMAP.model_copy(update={"serve": "growth", "lend_percent": percent})
     for used in (10, 10 + lent):
         targets = planned(tenant("a", used, 0, 14), tenant("b", active=False), remap=growth)
@@ -258,7 +267,9 @@ def test_layers_already_away_stay_the_first_donor() -> None:
 
 
 def test_layers_are_lent_to_running_requests_and_idle_kv_to_all() -> None:
-    """b's idle KV goes to a's newcomers; its layers only to what runs, and a's share is open."""
+    """Idle KV memory of `b` goes also to new requests of `a`, layers of `b` only to running ones:
+    `open_extents` closes them to new ones. The share of `a` is open to both.
+    """
     growth = REMAP.model_copy(update={"serve": "growth", "lend_percent": 100})
 
     def wanted(remap: Rules, **asked: int) -> Allotment:
@@ -278,7 +289,9 @@ def test_layers_are_lent_to_running_requests_and_idle_kv_to_all() -> None:
 def test_while_all_requests_grow_newcomers_leave_a_quarter_of_what_layers_pay_for(
     young: bool, favour: str, open_extents: int | None
 ) -> None:
-    """Three layers pay for six extents."""
+    """Three layers of `b` pay for six extents of `a`. If latency is favoured and all requests are
+    young, new requests must leave a quarter of them free.
+    """
     remap = REMAP.model_copy(update={"favour": favour, "lend_kv": 100})
     both = [tenant("a", 10, growth=14), tenant("b", active=False)]
     turns = TurnLengths(1e6, drains=True, young=young)
@@ -298,7 +311,9 @@ def test_where_layers_pay_for_more_than_the_pool_newcomers_leave_less(
 
 @pytest.mark.parametrize("serve", ["admission", "growth"])
 def test_newcomers_of_a_model_whose_tokens_take_too_long_get_its_share_alone(serve: str) -> None:
-    """Twelve layers of two milliseconds are a step of 24; what runs may grow all the same."""
+    """A step takes 24 ms, twelve layers of 2 ms. With a limit of 23 ms new requests get the share
+    alone; running ones may grow beyond it. With 25 ms both may.
+    """
 
     def wanted(tbt_ms: float, used: int, **asked: int) -> Allotment:
         remap = REMAP.model_copy(update={"serve": serve, "tbt_ms": tbt_ms, "lend_percent": 100})
@@ -357,7 +372,9 @@ def test_slack_above_the_share_gives_back_in_steps() -> None:
 
 
 def test_restored_first_is_who_runs_soonest() -> None:
-    """Active before idle; of the idle the least recently used, under round robin the next."""
+    """As memory becomes free, layers come back to active tenants before idle ones, and to the idle
+    one that was used least recently before the other.
+    """
     away = [
         tenant("active", 1, of=4, layers_remapped=3, kv=2),
         tenant("early", of=4, active=False, last_busy=1.0, layers_remapped=4, kv=2),
@@ -385,7 +402,9 @@ def test_a_woken_donor_waits_for_what_requests_run_on_but_not_for_growth_beyond_
 
 
 def test_a_woken_donor_that_cannot_bear_it_calls_back_what_is_beyond_a_share() -> None:
-    """Three layers away for running requests: with T_T = 9 its steps would take four times."""
+    """`b` wakes while nine of its layers pay for running requests of `a`, and its steps would take
+    four times as long. A recall cuts `a` to what the shares allow.
+    """
     running = tenant("a", 24, 2, 40, kv=28, times=(9.0, 1.0))
     awake = tenant("b", 1, layers_remapped=9, kv=2, times=(9.0, 1.0))
     targets = plan([running, awake], 2 * SHARE, 0, Policy.MIRAGE, REMAP).targets
@@ -418,7 +437,9 @@ def test_in_turns_nobody_is_called_back() -> None:
 
 
 def test_what_grew_on_own_layers_stays_on_them() -> None:
-    """Moved to an idle model's, it would let the next plan grow on own layers once more."""
+    """`a` has grown on memory of its own layers while `b` is idle. The next plan is the same; it
+    does not move that growth to layers of `b` and then grow once more.
+    """
     asleep = tenant("b", active=False, kv=2, times=(4.0, 0.1), last_busy=5.0)
     more = tenant("a", 20, 20, kv=20, layers_remapped=1, times=(4.0, 1.0))
     first = planned(more, asleep, now=6.0)
@@ -434,7 +455,9 @@ WISHES = pytest.mark.parametrize("wishes", [(24, 0), (0, 24)], ids=["growth", "a
 def test_at_once_an_idle_model_lends_what_it_hides_until_it_has_rested(
     wishes: tuple[int, int], compute: float, given: int
 ) -> None:
-    """T_T = 4: of the eight layers that are wanted, one request hides all, four or one."""
+    """Eight layers of the idle `b` are wanted. Until it has been idle for `rest_s`, it lends only
+    those whose loads the decode of one request would hide: all eight, four or one.
+    """
     asks = tenant("a", 10, *wishes, times=(4.0, 0.1))
     asleep = tenant("b", active=False, times=(4.0, 4.0), least=compute, last_busy=5.0)
     assert planned(asks, asleep, now=5.0 + REMAP.rest_s)["b"][0] == 8
@@ -448,7 +471,10 @@ def test_at_once_an_idle_model_lends_what_it_hides_until_it_has_rested(
 def test_at_once_it_has_rested_when_its_way_back_is_little_of_that_and_no_pause_was_half_as_long(
     load: float, pause: float, rest: float
 ) -> None:
-    """Nine layers, a twentieth of the rest; where the load's time is unknown, `rest_s`."""
+    """The rest after which an idle model lends all that is wanted is 20 times the load time of its
+    nine layers, or twice its longest pause, but at most `rest_s`. While the load time is unknown it
+    is `rest_s`.
+    """
     asks = tenant("a", 10, 24, times=(1.0, 0.1))
     asleep = tenant("b", active=False, times=(load, 1e-3), last_busy=5.0)
     asleep = structs.replace(asleep, longest_pause_s=pause)
@@ -475,7 +501,9 @@ def test_at_once_it_rests_for_its_way_back_while_requests_of_others_wait_for_mem
 def test_at_once_it_rests_longer_where_it_comes_back_often_and_much_is_computed_anew(
     pause: float, token_s: float, rest: float | None
 ) -> None:
-    """Twice its longest pause, until lending has paid; the way back, where that is unknown."""
+    """The rest is twice the model's longest pause, but at most the time after which lending has
+    paid. It is the load time of its layers if no pause is known or nothing would be computed again.
+    """
     asks = tenant("a", 10, 0, 24, times=(1.0, 0.1))
     queue = {"waiting": 3, "admission_extents": 34, "kv_usable_extents": 10, "token_s": token_s}
     asks = structs.replace(asks, report=structs.replace(asks.report, **queue))
@@ -503,7 +531,9 @@ def test_at_once_nobody_rests_less_for_what_its_own_requests_wait_for() -> None:
 def test_in_turns_so_much_is_lent_as_brings_more_than_its_way_back_costs(
     wishes: tuple[int, int], turn_s: float, given: int
 ) -> None:
-    """A layer takes 4 s and is a tenth of all KV: of 190 s, in which 47 load, seven pay."""
+    """A layer takes 4 s to load and is a tenth of all KV memory. In turns of 190 s, in which 47
+    layers load, lending seven layers pays; in other lengths `given` do.
+    """
     asks = tenant("a", 10, *wishes, times=(4.0, 1.0))
     asleep = tenant("b", active=False, times=(4.0, 1.0), last_busy=5.0)
     targets = planned(asks, asleep, turns=TurnLengths(turn_s), now=5.0)
@@ -511,7 +541,9 @@ def test_in_turns_so_much_is_lent_as_brings_more_than_its_way_back_costs(
 
 
 def in_turns(name: str, wants: int, used: int = 5, **at: Any) -> TenantSnapshot:
-    """A tenant with work that wants so many extents in all."""
+    """A tenant in turns that has work and wants `wants` extents in all; a layer takes 4 s to load,
+    and computes for 1 s.
+    """
     made = tenant(name, used, wants - used, times=(4.0, 1.0), **at)
     report = structs.replace(made.report, running=1, admission_extents=wants)
     return structs.replace(made, report=report)
@@ -524,7 +556,9 @@ def in_turns(name: str, wants: int, used: int = 5, **at: Any) -> TenantSnapshot:
 def test_in_turns_the_way_back_is_paid_by_the_turns_that_memory_makes_faster(
     wants: int, lacked: bool, given: int
 ) -> None:
-    """A model whose requests all had room gains nothing, and its layers come back all the same."""
+    """`b` wants `wants` extents in its own turn. If its requests have room without the loan, its
+    turns gain nothing from lending, and its layers come back.
+    """
     asks = in_turns("a", 34)
     idle = tenant("b", active=False, times=(4.0, 1.0))
     sits = in_turns("b", wants, active=False) if wants else idle
@@ -533,7 +567,9 @@ def test_in_turns_the_way_back_is_paid_by_the_turns_that_memory_makes_faster(
 
 
 def test_in_turns_of_many_a_byte_comes_back_once_in_a_round_of_the_others() -> None:
-    """So three models that all want more lend as much as two in turns of twice the length."""
+    """Each lent byte is loaded once in a round of turns. So more models that all want memory lend
+    as much in shorter turns: here three layers each.
+    """
 
     def lent(count: int, turn_s: float) -> int:
         names = "abcd"[:count]
@@ -547,7 +583,9 @@ def test_in_turns_of_many_a_byte_comes_back_once_in_a_round_of_the_others() -> N
 
 @pytest.mark.parametrize("count", [2, 3, 4])
 def test_in_turns_who_ran_last_lends_first_so_layers_stay_away_for_a_round(count: int) -> None:
-    """Case of `Rotation.apart`: of each byte that is lent there is a way back every so often."""
+    """`count` models take turns, and each wants memory. The number of layers that come back per
+    turn is what `Rotation.apart` assumes: all lent ones in `count` - 1 turns.
+    """
     names = "abcd"[:count]
     away, returned = dict.fromkeys(names, 0), 0
     for turn in range(12 + count):
@@ -569,7 +607,9 @@ def test_in_turns_who_ran_last_lends_first_so_layers_stay_away_for_a_round(count
 
 @WISHES
 def test_in_turns_only_whole_layers_are_worth_lending(wishes: tuple[int, int]) -> None:
-    """736 bytes would pay; an eighth layer would have to come back as a whole."""
+    """Lending 736 bytes would pay best. Seven layers of 100 bytes go; an eighth would have to be
+    loaded as a whole.
+    """
     asks = tenant("a", 10, *wishes, times=(4.0, 1.0))
     asleep = tenant("b", active=False, times=(4.0, 1.0))
     assert planned(asks, asleep, turns=TurnLengths(190.0)) == {"a": (0, 32), "b": (7, 2)}
@@ -582,7 +622,10 @@ def test_in_turns_only_whole_layers_are_worth_lending(wishes: tuple[int, int]) -
 def test_in_turns_what_is_lent_stays_lent_while_it_costs_little(
     away: int, staying: float, given: int
 ) -> None:
-    """The amount that is best where half of a step stays, at a cost of two tokens of a hundred."""
+    """`away` layers of `b` are lent already, and the part `staying` of a step does not grow with
+    the batch. A loan that would not be made anew stays while it costs at most two tokens of a
+    hundred.
+    """
     asks = tenant("a", 10, 0, 24, times=(4.0, 1.0))
     asleep = tenant(
         "b",
@@ -600,7 +643,9 @@ def test_in_turns_what_is_lent_stays_lent_while_it_costs_little(
 def test_in_turns_running_requests_grow_on_unless_somebody_waits_for_its_share(
     waits: bool, given: int
 ) -> None:
-    """Seven layers are best, and an eighth costs little."""
+    """Seven layers of `b` are lent, the best number, and running requests of `a` need an eighth,
+    which costs little. They get it, unless requests of `b` wait.
+    """
     grows = tenant("a", 32, 3, 0, kv=32, times=(4.0, 1.0))
     asleep = tenant("b", 2, active=False, layers_remapped=7, stream_slots=2, kv=2, times=(4.0, 1.0))
     waiting = structs.replace(asleep.report, waiting=int(waits))
@@ -612,7 +657,9 @@ def test_in_turns_running_requests_grow_on_unless_somebody_waits_for_its_share(
 def test_in_turns_so_much_is_lent_as_the_others_can_give_when_the_donor_runs(
     drains: bool, given: int
 ) -> None:
-    """The borrower has two layers to give, and the donor hides one."""
+    """`b` is idle, and in its turn has to bear what `a` cannot give back. `a` has two layers to
+    give, `b` hides one, so three are lent; if turns drain, all eight that are wanted.
+    """
     asks = tenant("a", 10, 24, times=(4.0, 0.1), percent=20)
     asleep = tenant("b", active=False, times=(4.0, 1.0))
     assert planned(asks, asleep, turns=TurnLengths(1e6, drains))["b"][0] == given
@@ -633,7 +680,9 @@ def test_a_turn_is_covered_while_all_kv_fits_beside_what_its_holder_cannot_hide(
 
 @pytest.mark.parametrize(("part", "given"), [(0.0, 0), (0.1, 1), (0.5, 5), (100.0, 9)])
 def test_in_turns_a_fixed_part_may_be_lent_instead_of_what_pays(part: float, given: int) -> None:
-    """Of a pool of 20 extents, which are 10 layers."""
+    """With the setting `lend_kv`, the part `part` of both tenants' KV memory, 20 extents or 10
+    layers, is lent instead of the computed amount.
+    """
     asks, asleep = tenant("a", 2, 40), tenant("b", kv=2)
     fixed = REMAP.model_copy(update={"lend_kv": part})
     assert planned(asks, asleep, turns=TurnLengths(1.0, drains=True), remap=fixed)["b"][0] == given
@@ -660,7 +709,9 @@ def test_all_hear_that_layers_pay_in_turns(
 
 
 def test_in_turns_layers_that_running_requests_sit_on_count_as_lent() -> None:
-    """Else each turn would lend some more, and leave it to the next one's owner."""
+    """Running requests of `a` already use memory of lent layers, and want more. The lent ones
+    count, or each turn would lend more and leave it to the next.
+    """
     runs = tenant("a", 22, 20, 0, kv=22, times=(4.0, 1.0))
     asleep = tenant("b", active=False, layers_remapped=3, kv=2, times=(4.0, 1.0))
     assert planned(runs, asleep, turns=TurnLengths(40.0)) == {"a": (0, 22), "b": (2, 2)}
@@ -693,14 +744,18 @@ def test_a_borrower_pays_with_its_own_hidden_layers_first() -> None:
 
 @pytest.mark.parametrize(("lately", "kept"), [(2.0, (4, 18)), (1.2, (1, 12))])
 def test_own_layers_linger_as_far_as_they_hid_lately(lately: float, kept: tuple[int, int]) -> None:
-    """T_T = 4: with T_c = 2 four hide, with 1.2 or 1 one does."""
+    """Six own layers are away, though memory is no longer wanted. T_T is 4: with a recent T_c of 2
+    four layers hide and stay away, with 1.2 one does.
+    """
     after = tenant("a", 10, of=1, layers_remapped=6, kv=22, peak=22, times=(4.0, 1.0))
     assert planned(structs.replace(after, peak_compute_s=lately)) == {"a": kept}
 
 
 @pytest.mark.parametrize("active", [False, True])
 def test_layers_taken_in_vain_go_back_to_the_active_and_to_who_gave_last(active: bool) -> None:
-    """One extent of 250 out of layers of 60, 50 and twice 100: with them 60 are over."""
+    """One extent of 250 bytes is paid for by layers of 60, 50, 100 and 100 bytes. Sixty bytes are
+    too many, so `y` gets its layer of 50 back, whether `y` and `z` are active or all are idle.
+    """
     hungry = tenant("a", 2, 1, times=(9.0, 1.0))
     several = [structs.replace(hungry, shape=structs.replace(SHAPE, extent_bytes=250))]
     for name, nbytes, floor, last_busy in (("x", 60, 9, 3), ("y", 50, 9, 2), ("z", 100, 8, 1)):
@@ -750,7 +805,7 @@ def held(tenants: list[TenantSnapshot]) -> int:
 
 
 def sharing_exactly(tenants: list[TenantSnapshot], device: int = 0) -> list[TenantSnapshot]:
-    """With the shares that `tenants` need for what they hold now."""
+    """Copies of tenants whose shares are exactly large enough for the memory that they hold now."""
     device = device or held(tenants)
     return [
         structs.replace(t, tenant=replace(t.tenant, share=held([t]) * 100 / device + 1e-4))
@@ -760,7 +815,7 @@ def sharing_exactly(tenants: list[TenantSnapshot], device: int = 0) -> list[Tena
 
 @st.composite
 def mixtures(draw: st.DrawFn, t: TenantSnapshot) -> TenantSnapshot:
-    """The same with experts, of which some may be away instead of layers."""
+    """Drawn copy of a tenant that has experts; some of them may be away, if no layer is."""
     count = draw(st.integers(1, 3))
     shape = structs.replace(
         t.shape,
@@ -783,7 +838,7 @@ def mixtures(draw: st.DrawFn, t: TenantSnapshot) -> TenantSnapshot:
 
 @st.composite
 def situations(draw: st.DrawFn) -> tuple[list[TenantSnapshot], int]:
-    """Tenants of any shape in any state that fits, and the device's bytes."""
+    """Tenants of any shape, in any state that fits, and the bytes of their device."""
     several = []
     for name in "abcd"[: draw(st.integers(1, 4))]:
         used, kv, layers_remapped = (
@@ -892,11 +947,11 @@ def test_any_plan_keeps_its_bounds(situation, remap: Rules, when) -> None:
 @given(situations(), SETTINGS, WHEN)
 @examples(600)
 def test_plans_settle(situation, remap: Rules, when) -> None:
-    """A plan that was carried out becomes the next one too, and layers never go back and forth.
+    """Plans are made and carried out 14 times: the last two are the same, and layers never go back
+    and forth. Otherwise the controller would chase its own decisions.
 
-    Else the controller would chase its own decisions. Without recalls layers move one way from the
-    second plan on, some of them in one plan and some in the next. With recalls what one tenant has
-    called in moves layers, and their next owner may be one who cannot bear it either.
+    Without recalls the layers of each tenant move one way from the second plan on. With recalls,
+    what one tenant has called in moves layers, and their next owner may not bear it either.
     """
     tenants, device = situation
     plans = []
@@ -916,7 +971,9 @@ def test_plans_settle(situation, remap: Rules, when) -> None:
 def test_a_plan_does_not_depend_on_those_before(
     situation, rules: Rules, when, policy: Policy, data: st.DataObject
 ) -> None:
-    """One planner of many plans makes the same as a fresh one, whatever changed in between."""
+    """A planner that has made plans for other states of the tenants makes the same plan as a new
+    planner.
+    """
     tenants, device = situation
     planner = Planner(device, policy, rules)
     for _ in range(4):
@@ -954,7 +1011,9 @@ def slots_of(t: TenantSnapshot, remap: Rules = REMAP) -> int:
 
 
 def test_one_slot_where_it_hides_and_two_where_only_those_do() -> None:
-    """3 layers of 12, gaps 3, 4, 2, 3: one slot bears T_T / T_c up to 2 - 1, two up to 12/5."""
+    """Three streamed layers of 12 have gaps of 3, 4, 2 and 3 layers. One slot hides loads up to T_T
+    = T_c, so it is planned there; for T_T = 2 T_c two slots are, which hide up to 12/5 T_c.
+    """
     assert slots_of(tenant("a", 10, 6, of=1, times=(1.0, 1.0))) == 1
     assert slots_of(tenant("a", 10, 6, of=1, times=(2.0, 1.0))) == 2
 
@@ -972,7 +1031,9 @@ def test_slots_stay_while_they_hide() -> None:
 
 
 def test_a_clearly_shorter_step_changes_the_slots() -> None:
-    """Where neither hides, (3 + 1)(T_T + T_c) stands against (3 + 2) T_T."""
+    """Loads hide with neither number of slots. The plan compares the steps, (3 + 1)(T_T + T_c) with
+    one slot and (3 + 2) T_T with two; the number changes only if its step is shorter.
+    """
     grown = {"used": 16, "kv": 16, "of": 1, "layers_remapped": 3}
     assert slots_of(tenant("a", **grown, stream_slots=2, times=(5.0, 1.0))) == 1
     assert slots_of(tenant("a", **grown, stream_slots=1, times=(3.0, 1.0))) == 2
@@ -983,7 +1044,9 @@ def test_a_clearly_shorter_step_changes_the_slots() -> None:
 
 @pytest.mark.parametrize("stream_slots", [1, 2])
 def test_a_number_of_slots_can_be_asked_for(stream_slots: int) -> None:
-    """The number of layers is as many as hide with the best of both."""
+    """The setting `stream_slots` fixes the number of slots. The number of layers that hide is
+    computed with the better number all the same.
+    """
     fixed = REMAP.model_copy(update={"stream_slots": stream_slots})
     assert slots_of(tenant("a", 10, 6, of=1, times=(2.0, 1.0)), fixed) == stream_slots
     assert hidden_layers(tenant("a", times=(2.2, 1.0)), 1.0, REMAP) == 3
@@ -992,7 +1055,9 @@ def test_a_number_of_slots_can_be_asked_for(stream_slots: int) -> None:
 
 
 def test_tenants_that_step_at_once_share_the_link() -> None:
-    """T_T = T_c alone: ten of twelve layers hide. With a second tenant at work, four do."""
+    """T_T = T_c. Alone on the link, `a` hides nine layers of twelve and gives them; beside a second
+    active tenant it hides four.
+    """
     starving = tenant("a", 10, growth=60, of=2, kv=10)
     alone = [starving, tenant("b", kv=10, active=False, layers_remapped=0)]
     assert hidden_layers(starving, 1.0, REMAP, streams=1) == 9

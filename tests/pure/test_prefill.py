@@ -1,4 +1,4 @@
-"""What a step computes of prompts, out of a scheduler's output as vLLM makes it."""
+"""Tokens of prompts that a step computes, read from vLLM's scheduler output."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def output(scheduled: dict[str, int], **more: Any) -> Any:
 
 
 def request(prompt: int, computed: int) -> Any:
-    """After the step was scheduled."""
+    """Stand-in for vLLM's request after its step was scheduled."""
     return SimpleNamespace(num_prompt_tokens=prompt, num_computed_tokens=computed)
 
 

@@ -1,4 +1,4 @@
-"""Cached prefixes stay where layers are the cheaper memory to lend, and go where they are not."""
+"""Cached prefixes are lent before layers only where computing them again costs less."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ FAST, SLOW = (0.01, 1.0), (100.0, 1.0)
 def caching(
     t: TenantSnapshot, blocks: int, again_s: float, token_s: float = 0.1, **more: Any
 ) -> TenantSnapshot:
-    """It has so many idle cached blocks of 50 bytes, 16 tokens; an extent is one block."""
+    """Copy of a tenant with `blocks` idle cached blocks of 50 bytes and 16 tokens, each one extent.
+    `again_s` of them are found again per second; to compute a token takes `token_s`.
+    """
     used = t.report.kv_used_extents
     report = structs.replace(
         t.report, kv_used_blocks=used, kv_cached_blocks=blocks, token_s=token_s, **more
@@ -35,7 +37,9 @@ def caching(
 
 
 def pair(again_s: float = 1.0, times: tuple[float, float] = FAST, **more: Any) -> Any:
-    """`a` wants four extents beyond its share. `b` runs on three, and has seven cached ones."""
+    """`a` wants four extents beyond its share. `b` uses three extents, and has seven cached blocks,
+    `again_s` of which are found again per second.
+    """
     a = tenant("a", 10, 4, times=times)
     return [a, caching(tenant("b", 3, times=times), 7, again_s, **more)]
 
@@ -50,7 +54,9 @@ def test_prefixes_that_nobody_asks_for_go_first() -> None:
 
 
 def test_in_numbers() -> None:
-    """Seven blocks, one taken again a second: ten in ten seconds, 1.6 s of computing each."""
+    """Seven cached blocks, one of which is found again each second: over ten seconds ten blocks of
+    1.6 s are lost. If a tier below keeps them, only their load is.
+    """
     _, b = pair()
     assert isclose(lending(b).seconds, 16.0) and lending(b).nbytes == 350
     below = caching(tenant("b", 3, times=FAST), 7, 1.0, keeps_below=True)
@@ -58,7 +64,9 @@ def test_in_numbers() -> None:
 
 
 def idle_donor(times: tuple[float, float], **more: Any) -> dict[str, tuple[int, int]]:
-    """No layers of `a` and `b` may go. `c` has been idle for long, and its KV is all in use."""
+    """Plan for three tenants: `a` wants memory, `b` has cached prefixes, and neither may give
+    layers. `c` has been idle for long, and uses all its KV memory.
+    """
     stuck = (100.0, 1.0)
     a, c = tenant("a", 10, 4, times=stuck, of=3), tenant("c", 10, active=False, times=times, of=3)
     b = caching(tenant("b", 3, times=stuck, of=3), 7, 1.0, **more)
@@ -71,7 +79,9 @@ def test_layers_of_an_idle_model_go_if_they_are_cheaper_a_byte() -> None:
 
 
 def test_they_stay_if_what_is_cached_comes_back_sooner() -> None:
-    """16 s for 350 bytes, against 1,000 s for a layer of 100."""
+    """A layer of 100 bytes takes 1,000 s to load. To compute 350 bytes of prefixes again takes 16
+    s, so these go and the layers of `c` stay.
+    """
     assert idle_donor((1000.0, 1.0)) == {"a": (0, 14), "b": (0, 6), "c": (0, 10)}
 
 
@@ -82,7 +92,9 @@ def test_what_is_kept_below_the_device_goes_before_slow_layers() -> None:
 
 
 def test_no_layers_and_the_prefixes_go() -> None:
-    """Whoever has none to give loses prefixes rather than requests."""
+    """No layer may go, by the policy or by a limit of 0 %. The demand of `a` is met by prefixes of
+    `b`; no request of `b` loses memory.
+    """
     targets = planned(*pair(), policy=Policy.POOLED)
     assert targets == {"a": (0, 14), "b": (0, 6)}
     stuck = [structs.replace(t, tenant=replace(t.tenant, max_percent=0.0)) for t in pair()]
@@ -96,13 +108,17 @@ def test_a_demand_that_layers_do_not_serve_takes_prefixes_as_well() -> None:
 
 
 def test_prefixes_keep_no_layers_away() -> None:
-    """Without demand all is as if nothing was cached."""
+    """`a` is idle and holds prefixes on memory of its own layers. Without demand all layers come
+    back, as without prefixes.
+    """
     lent = tenant("a", 3, layers_remapped=6, kv=20, active=False)
     assert planned(caching(lent, 17, 5.0), tenant("b", 3)) == {"a": (0, 10), "b": (0, 10)}
 
 
 def test_prefixes_do_not_keep_a_woken_model_waiting() -> None:
-    """Layers that others' running requests sit on come back as they would without prefixes."""
+    """`b` wakes while `a` uses memory of its layers, for requests and prefixes. The plan is the
+    same as if `a` had no prefixes.
+    """
     a, woken = tenant("a", 16), tenant("b", 3, 2, layers_remapped=3, kv=4, times=SLOW)
     assert planned(caching(a, 4, 5.0), woken) == planned(a, woken)
 
@@ -114,7 +130,9 @@ def test_in_turns_nothing_is_kept() -> None:
 
 @given(st.data())
 def test_demand_gets_what_it_gets_without_prefixes(data: st.DataObject) -> None:
-    """More, if anything: layers that hide come on top of what is free. And all of it fits."""
+    """Tenants with cached prefixes get in all at least as much of their demand as the same tenants
+    without prefixes, and the plan fits.
+    """
     count = data.draw(st.integers(2, 4))
     small = st.integers(0, 10)
 

@@ -1,4 +1,4 @@
-"""What a byte of KV memory costs, whichever way it is got."""
+"""Price of a byte of KV memory by each way to get it, and the choice between ways."""
 
 from __future__ import annotations
 
@@ -177,7 +177,9 @@ def test_of_nothing_nothing_is_best() -> None:
 def test_the_best_way_serves_most(
     drawn: list[tuple[float, int]], kv_bytes: int, staying: float, span_s: float
 ) -> None:
-    """Tokens a second: larger batches, over longer steps."""
+    """Choice of `best` among drawn prices: no other price gives more tokens per second, where
+    memory makes batches larger and a price takes time.
+    """
     ways = [Price(KvSource.EXPERTS, lost * span_s, nbytes) for lost, nbytes in drawn]
     chosen = best(ways, Batches(kv_bytes, staying), span_s)
     if chosen is None:

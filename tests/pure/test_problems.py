@@ -1,4 +1,4 @@
-"""Whatever is wrong with a file, one line says it in this project's words."""
+"""Errors in a configuration file: each is reported as one line, in this project's words."""
 
 from collections.abc import Iterator
 from copy import deepcopy
@@ -84,7 +84,7 @@ def test_every_wrong_value_at_every_place_is_one_line_in_our_words(name: str) ->
 
 
 def _broken(whole: Any) -> Iterator[Any]:
-    """The file with one place changed."""
+    """The file's content with one place changed: another value, an unknown key or a missing one."""
     for path in _places(whole):
         was = _at(whole, path)
         yield from (_changed(whole, path, value) for value in (*BAD, *ODD))

@@ -1,4 +1,4 @@
-"""The table of kernels by class of processor: classes, and what of them is said."""
+"""The table of kernels by class of processor: the classes, and the lines about them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What `mirage profile` makes of measurements: figures that are known come out again."""
+"""Profile that `mirage profile` computes from made-up measurements: the known figures behind the
+measurements are recovered.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ from mirage.tools.profile.plan import (
     thinned,
 )
 from mirage.tools.profile.result import RunFacts, result
-from mirage.tools.profile.served import ENGINES, part
+from mirage.tools.profile.served import part
 from mirage.tools.profile.serving import Extra, ReadingCost, between, extra, serving
 from mirage.tools.profile.spread import spread
 from mirage.tools.profile.understanding import Measured, doubts, understood
@@ -41,7 +43,7 @@ from mirage.tools.profile.understanding import Measured, doubts, understood
 pytestmark = pytest.mark.pure
 
 MEASURED = set(Hardware.model_fields) - {"tiers"}
-"""What a profile says of a machine: tiers are for the simulator alone."""
+"""Keys of a file that `mirage profile` writes; `tiers` is used by the simulator alone."""
 NAMES = ["a", "b"]
 WHERE = ProfileProvenance(
     "mirage profile", "2 x Some CPU", "2026-01-01", "c.yaml", 90 << 20, 1 << 16
@@ -118,15 +120,17 @@ def test_what_serving_adds_comes_out_of_bare_and_served_requests() -> None:
     found = serving(engines, known.served(NAMES), LOADS, cores=2)
     assert found.engine == pytest.approx(known.SERVED)
     assert found.inflation == pytest.approx((1.0, 1.1), rel=1e-3)
-    assert found.reading == pytest.approx((0.02, 0.03, 0.05))
+    assert found.reading == pytest.approx((0.02, 0.03, 0.05, known.READING))
 
 
 def test_what_was_measured_twice_counts_as_its_mean() -> None:
     found = serving({"a": known.engine(known.model())}, known.served(["a"]), LOADS, cores=2)
-    other = replace(found, latency_s=found.latency_s + 2, reading=ReadingCost(0.04, 0.03, 0.05))
+    other = replace(
+        found, latency_s=found.latency_s + 2, reading=ReadingCost(0.04, 0.03, 0.05, 0.002)
+    )
     mean = between([found, other])
     assert mean.latency_s == pytest.approx(found.latency_s + 1)
-    assert mean.reading._asdict() == pytest.approx({"client": 0.03, "router": 0.03, "server": 0.05})
+    assert mean.reading == pytest.approx((0.03, 0.03, 0.05, 0.003))
     assert mean.engine.step_s == pytest.approx(found.engine.step_s)
     assert mean.inflation == pytest.approx(found.inflation)
 
@@ -135,7 +139,7 @@ def test_a_process_counts_to_what_it_is() -> None:
     server = "python -m vllm.entrypoints.openai.api_server --model a"
     assert part("python -m mirage.tools.profile.served 6", is_client=True) == "client"
     assert part(server, is_client=False) == "server"
-    assert part("VLLM::EngineCore", is_client=False) == ENGINES
+    assert part("VLLM::EngineCore", is_client=False) == "engine"
     assert part("python -m mirage serve a.yaml", is_client=False) == "router"
 
 
@@ -161,7 +165,7 @@ def test_by_the_clock_on_the_wall_requests_are_timed_at_the_client() -> None:
 any_limits = st.builds(
     MeasuringLimits,
     sequences=st.integers(1, 600),
-    length=st.integers(24, 40_000),
+    length=st.integers(4, 40) | st.integers(24, 40_000),
     budget=st.integers(16, 16_384),
     block_tokens=st.sampled_from([16, 32, 64]),
     blocks=st.integers(100, 20_000),
@@ -176,6 +180,7 @@ def test_every_point_is_within_the_limits(limits: MeasuringLimits, effort: Effor
         assert count * tokens <= limits.budget
         assert tokens < limits.length
     for batch, context, output in chosen.decodes:
+        assert context >= 1
         assert limits.holds(batch, context + output)
         assert output > effort.decode_steps
     for batch, tokens in chosen.mixtures:
@@ -287,7 +292,7 @@ def test_fresh_forgets(tmp_path: Path) -> None:
 
 
 class Counted(Measuring):
-    """Measures nothing, and may be interrupted after some parts."""
+    """Measuring that returns known figures, and is interrupted after `most` parts."""
 
     def __init__(self, most: int) -> None:
         self.asked: list[str] = []

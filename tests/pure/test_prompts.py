@@ -1,4 +1,6 @@
-"""Prompts share what hashes and sessions say they share, in a real tokenizer's tokens."""
+"""Prompts of a replay: they share as many tokens as the trace's hashes and sessions say, by a real
+tokenizer.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ def calls(*requests: TraceRequest, room: int = 100_000, scale: float = 1.0) -> l
 
 
 def shared(one: list[int], other: list[int]) -> int:
-    """Tokens that two prompts begin with alike."""
+    """Number of tokens that two prompts have in common at their beginnings."""
     for count, (a, b) in enumerate(zip(one, other, strict=False)):
         if a != b:
             return count
@@ -63,7 +65,9 @@ def test_a_prompt_is_as_long_as_it_says(length, hashes, scale, seed):
     common=st.integers(0, 5), scale=SCALES, lengths=st.tuples(LENGTHS, LENGTHS), seed=st.integers()
 )
 def test_as_many_hashes_in_common_as_many_tokens(common, scale, lengths, seed):
-    """Mooncake's: one hash for each 512 tokens, the last one for what is left."""
+    """Two requests have hashes in Mooncake's form, one for each 512 tokens and the last one for the
+    rest. Their prompts share as many tokens as hashes, scaled, and at most four more by chance.
+    """
     begin = tuple(range(100, 100 + common))
     owners = zip((200, 300), lengths, strict=True)
     hashes = [(*begin, *range(own, own + 8))[: -(-n // 512)] for own, n in owners]

@@ -1,4 +1,4 @@
-"""A configuration for a machine and models that nobody wrote one for."""
+"""Proposed configurations for models that have none."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from mirage.config import Config
 from mirage.errors import InputRefused
 from mirage.facts import KVGroups, ModelFacts
-from mirage.serve.fit import fit, with_shares
+from mirage.serve.fit.fit import fit, with_shares
 from mirage.serve.proposal.proposing import HostMachine, OfferedModel, Proposal, propose
 from mirage.serve.proposal.words import NamedModel, is_config, named
 from mirage.units import GIB, MIB
@@ -21,7 +21,9 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 def model(
     name: str, gib: float, longest: int = 8192, kv_token_bytes: int = 64 * 1024, **more: object
 ) -> OfferedModel:
-    """A model of 32 layers that take so many GiB."""
+    """Offered model of 32 layers that take `gib` GiB in all, with requests of up to `longest`
+    tokens.
+    """
     facts = make_facts(
         32,
         int(gib * GIB) // 32,
@@ -42,7 +44,7 @@ def gpu(gib: float, host_gib: float = 256) -> HostMachine:
 
 
 def config_of(proposal: Proposal, models: list[OfferedModel]) -> Config:
-    """What is proposed, as it is read again; every tenant fits, or could alone."""
+    """Configuration of a proposal, read back. Each tenant must fit, at least if it were alone."""
     config = Config.model_validate(proposal.raw)
     facts = {one.name: _asked(one, config.tenant(one.name).max_model_len) for one in models}
     fits, too_large = fit(with_shares(config, facts), facts)
@@ -51,7 +53,7 @@ def config_of(proposal: Proposal, models: list[OfferedModel]) -> Config:
 
 
 def _asked(one: OfferedModel, tokens: int) -> ModelFacts:
-    """What vLLM says of a model with requests of so many tokens."""
+    """Facts of a model that vLLM would give for requests of up to `tokens` tokens."""
     (group,) = one.facts.kv.groups
     group = replace(group, most_blocks=-(-tokens // group.block_tokens))
     return replace(one.facts, kv=KVGroups((group,)))

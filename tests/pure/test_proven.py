@@ -1,10 +1,10 @@
-"""What `mirage check` quotes of an architecture."""
+"""Verdict of `mirage check` on an architecture, from the record of families that were tried."""
 
 from __future__ import annotations
 
 import pytest
 
-from mirage.serve.proven import Book, ProvenFamily, beside, book, judged, read_book, verdict
+from mirage.serve.fit.proven import Book, ProvenFamily, beside, book, judged, read_book, verdict
 
 pytestmark = pytest.mark.pure
 

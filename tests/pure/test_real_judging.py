@@ -1,4 +1,6 @@
-"""Answers of pretrained models: chats that are asked, and where two of them part."""
+"""Comparison of answers of pretrained models: the first token in which two differ, and whether
+rounding explains it.
+"""
 
 from __future__ import annotations
 

@@ -48,7 +48,9 @@ def chosen(choice: RouteChoice) -> str:
 
 
 def test_a_ranking_is_the_same_everywhere() -> None:
-    """Another router, another machine, another day: the numbers are fixed."""
+    """The ranking of devices for a session is this one in each process and on each machine,
+    whatever the order of the devices.
+    """
     assert ranking("session 1", ["gpu0", "gpu1", "gpu2"]) == ["gpu1", "gpu0", "gpu2"]
     assert ranking("session 1", ["gpu2", "gpu1", "gpu0"]) == ["gpu1", "gpu0", "gpu2"]
     assert ranking("\ud800", ["gpu0"]) == ["gpu0"], "what a client sent is any text"
@@ -85,7 +87,9 @@ def test_a_replica_that_goes_or_comes_moves_its_part_of_the_keys(count: int) -> 
 def test_no_replica_has_more_than_its_bound(
     rates: list[float], spread: float, keys: int, seed: int
 ) -> None:
-    """Any arrivals and ends, few keys: each that comes is put below the bound of that moment."""
+    """Requests with few different keys come and end at random. Each goes to a replica that has
+    fewer than its bound at that moment.
+    """
     random = Random(seed)
     by_name = {f"d{i}": rate for i, rate in enumerate(rates)}
     loads = dict.fromkeys(by_name, 0)
@@ -203,7 +207,7 @@ def test_a_body_that_may_have_ended_an_engine_goes_to_no_other_until_that_is_jud
     known.ends("a", "body", 10.0, well=False)
     assert routes.choose(ASK, both, 11.0).refused is RouteRefused.SUSPECT
     assert not routes.may_retry(ASK, RequestFate.BROKE_OFF, 11.0, begun=False)
-    assert chosen(routes.choose(ASK._replace(fingerprint="other"), both, 11.0))
+    assert chosen(routes.choose(ASK._replace(body_digest="other"), both, 11.0))
     assert chosen(routes.choose(ASK._replace(tenant="b"), both, 11.0))
     known.judged("a", ["body"], [], 12.0, known=False)
     assert routes.choose(ASK, both, 12.0).refused is None
@@ -270,7 +274,9 @@ def test_what_is_remembered_has_a_bound() -> None:
 
 
 class Killed:
-    """Replicas of which one body ends each engine that it runs in, and a router of retries."""
+    """A router with replicas, to which two bodies are sent: "killer" ends each engine that computes
+    it, "good" is answered.
+    """
 
     def __init__(self, seed: int) -> None:
         self.random, self.routes, self.now = Random(seed), Routes(), 0.0
@@ -301,7 +307,9 @@ class Killed:
 @examples(400)
 @given(st.integers(0, 2**32))
 def test_a_killer_that_comes_again_and_again_ends_few_engines(seed: int) -> None:
-    """One for each time that its end was not judged, or its refusal is over."""
+    """In 100 s a killer is sent again and again. It ends an engine only while no end has been
+    judged yet, or when its refusal has expired.
+    """
     world = Killed(seed)
     devices = [replica(f"d{i}") for i in range(8)]
     for _ in range(100):

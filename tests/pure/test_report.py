@@ -231,7 +231,9 @@ def test_the_terminal_shows_the_table_and_the_verdict(three, tmp_path):
 
 
 class Page(HTMLParser):
-    """Checks that elements nest, and collects attributes that fetch something."""
+    """Parser of report.html: fails if elements do not nest, and collects the attributes that would
+    fetch something.
+    """
 
     VOID = frozenset({"meta", "br", "hr", "img", "link", "input"})
 
@@ -340,7 +342,9 @@ def test_a_distribution_reaches_all_values():
 
 
 def tiered(policy: str, found: int) -> PolicyRun:
-    """A run that finds so many tokens on the device, twice as many in host memory, in 4 s."""
+    """Run of four seconds in which tenant `a` finds `found` tokens per second on the device, and
+    twice as many in host memory.
+    """
 
     def sample(t: int) -> TenantSample:
         figures = {"prefill_tokens": 1000 * t, "tokens_from_device": 100 + found * t}

@@ -1,4 +1,4 @@
-"""Metrics and timeline figures against values computed by hand."""
+"""Metrics and timeline figures of a replay against values computed by hand."""
 
 import json
 

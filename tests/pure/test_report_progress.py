@@ -17,7 +17,7 @@ pytestmark = pytest.mark.pure
 
 @pytest.fixture(autouse=True)
 def still(monkeypatch):
-    """A clock that stands."""
+    """A clock that does not advance."""
     monkeypatch.setattr(progress, "monotonic", lambda: 7.0)
 
 

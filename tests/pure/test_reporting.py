@@ -15,7 +15,7 @@ from mirage.units import ceil_div
 pytestmark = pytest.mark.pure
 
 COUNTED = {name: 9 + number for number, name in enumerate(Counters.__struct_fields__)}
-"""Each another value."""
+"""Values of all counters, each different."""
 
 
 def report(wanted: Demand, used: int = 7, usable: int = 19, extent_blocks: int = 4) -> Report:

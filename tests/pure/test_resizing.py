@@ -1,4 +1,4 @@
-"""Who may change what tiers hold, and what a body may say."""
+"""Clients that may change the sizes of tiers while the server runs, and their bodies."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from multidict import CIMultiDict
 
 from mirage.config import PeerTier, TiersSection
-from mirage.serve.openai import ApiError
-from mirage.serve.resizing import Resize, check_resizer, resize_in
+from mirage.serve.api.openai import ApiError
+from mirage.serve.routed.resizing import Resize, check_resizer, resize_in
 
 pytestmark = pytest.mark.pure
 
@@ -49,7 +49,7 @@ def test_this_machine_may(remote: str) -> None:
 def test_no_other_may(remote: str | None) -> None:
     status, said, asked = answer(remote, b'{"host": 0}')
     assert (status, asked) == (403, [])
-    assert "from this machine alone" in said["error"]["message"]
+    assert "can be changed only from this machine" in said["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,9 @@ def test_a_proxy_on_this_machine_may_not(header: str) -> None:
 
 
 def test_a_proxy_that_adds_no_header_may_not() -> None:
-    """nginx's `proxy_pass` is one by default: HTTP/1.0, and the server's own name as Host."""
+    """A request as nginx's `proxy_pass` sends it by default, with HTTP/1.0 and the server's own
+    name as Host, is refused: a proxy may stand for any client.
+    """
     status, said, asked = answer("127.0.0.1", b'{"host": 0}', version=(1, 0))
     assert (status, asked) == (403, [])
     assert "HTTP/1.0 says that a proxy" in said["error"]["message"]

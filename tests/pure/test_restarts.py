@@ -1,4 +1,4 @@
-"""When an engine is started again: limits for it, pauses for what requests did."""
+"""Restarts of an engine that ended: their number, and pauses that grow."""
 
 import pytest
 from hypothesis import given
@@ -38,7 +38,10 @@ def test_long_service_clears_the_record() -> None:
 
 
 def test_service_of_engines_that_were_stopped_counts_as_well() -> None:
-    """A tenant that is started on request serves for some minutes at a time."""
+    """Time in which an engine served before it was stopped on purpose counts as service, after
+    which earlier ends are forgiven. A tenant that starts on request serves for some minutes at a
+    time.
+    """
     made = Restarts()
     for _ in range(RESTARTS):
         made.ended(1.0)

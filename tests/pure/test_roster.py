@@ -1,4 +1,6 @@
-"""Who comes and who yields, case by case, and under any sequence of events."""
+"""Decisions of the roster: the tenants that start, wake, sleep and stop, in single cases and under
+random sequences of events.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ ENDLESS = {"wait_s": inf, "queued": 1000}
 
 
 def world(device: int, names: str, rules: RosterRules | None = None, **spec: Any) -> RosterWorld:
-    """Tenants alike, not started; they wait as long as need be."""
+    """A device with equal tenants that are not started; requests wait for as long as it takes.
+    `spec` sets fields of each tenant.
+    """
     made = RosterWorld(device, rules or SLOW)
     for name in names:
         asked = {"start": "on_request", **ENDLESS, **spec}
@@ -39,14 +43,14 @@ def world(device: int, names: str, rules: RosterRules | None = None, **spec: Any
 
 
 def served(made: RosterWorld, name: str) -> None:
-    """One request comes, is served, and has ended."""
+    """Send one request, and return once it has been served."""
     made.ask(name)
     made.advance(10)
     made.end(name)
 
 
 def said(made: RosterWorld) -> list[str]:
-    """Orders since this was asked last."""
+    """Orders of the roster since the last call, such as "start a"."""
     found = [f"{order.verb} {order.tenant}" for _, order in made.log]
     made.log.clear()
     return found
@@ -337,7 +341,10 @@ def test_who_runs_is_awake_for_as_long_as_its_way_and_its_drain_are_worth(
 def test_who_comes_leaves_memory_to_those_that_run_if_it_can_be_had(
     requests: int, spare_part: float, asleep: int
 ) -> None:
-    """One request has its memory in its tenant's share; 0.9 is more than all sleeps leave."""
+    """`d` comes while `c` has `requests` requests. One idle tenant sleeps for it. With two
+    requests, a second one sleeps too, so that `c` has the spare part of memory for its second
+    request, unless that part could not be had anyway.
+    """
     made = world(132, "abcd", replace(SLOW, spare_part=spare_part))
     for name in "abc":
         served(made, name)
@@ -365,7 +372,9 @@ def test_where_all_can_be_awake_nobody_yields_for_memory_to_spare() -> None:
 
 
 def big_before_small(big: int) -> RosterWorld:
-    """Of 100 bytes two busy ones have 80; one of `big` bytes was asked for, then one of 10."""
+    """A device of 100 bytes, 80 of which two busy tenants have. A tenant of `big` bytes was
+    requested, and after it one of 10 bytes.
+    """
     made = world(100, "ab")
     for name, nbytes in (("big", big), ("small", 10)):
         own = replace(OWN, awake=nbytes, start=nbytes)
@@ -639,6 +648,26 @@ def test_what_can_never_be_served_is_refused_and_changes_nothing() -> None:
     assert roster.members["a"].own is OWN
 
 
+def test_a_pinned_one_with_more_bytes_than_declared_anew_yields_until_its_next_process() -> None:
+    """`a` is awake with 40 of 60 bytes, and is declared anew with 10, and pinned. `b` was checked
+    beside these 10. It is served, and `a` comes back with 10 bytes and stays.
+    """
+    made = world(60, "a")
+    made.ask("a")
+    made.advance(9)
+    made.end("a")
+    small = StateBytes(10, 6, 5, 10, 5)
+    made.apply(TenantSpec("a", start="on_request", pinned=True, **ENDLESS), small, TIMES)
+    made.apply(TenantSpec("b", start="on_request", **ENDLESS), OWN, TIMES)
+    assert made.ask("b") == "waits"
+    made.advance(60)
+    assert made.state("b") is LifeState.READY
+    made.ask("a")
+    made.end("b")
+    made.advance(60)
+    assert made.state("a") is LifeState.READY
+
+
 def test_one_that_is_there_already_is_adopted() -> None:
     roster = Roster(100)
     roster.applied(TenantSpec("a"), OWN, TIMES, 0.0)
@@ -666,7 +695,7 @@ RULES = st.builds(
 
 
 class RosterMachine(RuleBasedStateMachine):
-    """Tenants that come, go, break and are asked for, in any order."""
+    """Tenants that come, leave, fail and get requests, in any order, in a `RosterWorld`."""
 
     @initialize(rules=RULES, device=st.integers(60, 160), part=st.sampled_from([0.3, 1.0]))
     def begin(self, rules: RosterRules, device: int, part: float) -> None:
@@ -753,7 +782,9 @@ class RosterMachine(RuleBasedStateMachine):
         self.world.advance(seconds)
 
     def teardown(self) -> None:
-        """Left alone, everybody who waits is served or refused."""
+        """At the end all running requests end and none comes: all waiting requests are served or
+        refused.
+        """
         if not hasattr(self, "world"):
             return
         for name in [*self.world.engines]:
@@ -775,7 +806,9 @@ TestRosterMachine = RosterMachine.TestCase
 
 @st.composite
 def pressed(draw: st.DrawFn) -> RosterWorld:
-    """More tenants than fit, alike or not, none pinned; all wait without end."""
+    """Drawn world of up to six tenants that rarely fit together, equal or not, none pinned;
+    requests wait for as long as it takes.
+    """
     device = draw(st.integers(60, 120))
     made = RosterWorld(device, draw(RULES), 1.0)
     for name in "abcdef"[: draw(st.integers(2, 6))]:
@@ -790,12 +823,15 @@ def pressed(draw: st.DrawFn) -> RosterWorld:
     return made
 
 
+@pytest.mark.slow
 @given(pressed(), st.integers(0, 2**32), st.floats(0, 1))
 @examples(60)
 def test_under_any_pressure_nobody_waits_beyond_the_bound_and_nothing_flaps(
     made: RosterWorld, seed: int, busy: float
 ) -> None:
-    """`RosterWorld.check` holds the bound at every event; here each yields after its time."""
+    """Random requests for more tenants than fit. Each tenant is ready within the bound, which
+    `RosterWorld.check` checks at every event, and none sleeps again before its least time awake.
+    """
     rng = Random(seed)
     names = [*made.engines]
     for _ in range(60):
@@ -806,7 +842,7 @@ def test_under_any_pressure_nobody_waits_beyond_the_bound_and_nothing_flaps(
                 while made.engines[name].running:
                     made.end(name)
         made.advance(rng.choice([0.1, 1.0, 5.0]))
-    made.advance(made.roster.longest_wait_s())
+    made.advance(made.longest_wait_s())
     ready: dict[str, float] = {}
     for time, order in made.log:
         member = made.roster.members[order.tenant]

@@ -1,4 +1,4 @@
-"""Outlooks of tenants that are to come, against what a roster does when they are there."""
+"""Predicted effect of a new tenant on a device, against what the roster does when it is there."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ READY = Life(LifeState.READY, WeightsPlace.DEVICE)
 
 
 def device(size: int, *awake: str, worth: float = 0.0) -> Roster:
-    """A device on which these tenants are awake since 0 s."""
+    """Roster of a device of `size` bytes on which the tenants `awake` are ready since 0 s."""
     roster = Roster(size, RosterRules(worth=worth, busy_s=0.0, patience_s=0.0))
     for name in awake:
         roster.applied(TenantSpec(name), OWN, TIMES, 0.0)

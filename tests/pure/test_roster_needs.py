@@ -1,4 +1,4 @@
-"""Bytes of tenants awake and asleep, how many fit, and who never does."""
+"""Bytes of tenants awake and asleep, the number of tenants that fit, and tenants that never fit."""
 
 from __future__ import annotations
 

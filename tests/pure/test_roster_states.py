@@ -32,7 +32,9 @@ ended        -        -        -        -        stopped  -        stopped  stop
 crashed      down     down     down     down     down     -        -        -
 given_up     failed   -        -        -        -        -        failed   -
 """
-"""By event and state before, written a second time to be held against the first."""
+"""State after each event, by event and state before it, written here once more to be compared with
+the product's table.
+"""
 
 
 def expected() -> dict[tuple[str, str], str]:
@@ -67,7 +69,9 @@ def test_every_state_is_reached_from_the_first() -> None:
 
 @pytest.mark.parametrize("state", LifeState)
 def test_no_state_is_a_dead_end(state: LifeState) -> None:
-    """From each one a tenant comes to serve, and to an end, without anything breaking."""
+    """From each state a tenant can become ready, and can be stopped, without any failure on the
+    way.
+    """
     without = frozenset({LifeEvent.CRASHED, LifeEvent.GIVEN_UP})
     assert {LifeState.READY, LifeState.STOPPED} <= reached(state, without)
 

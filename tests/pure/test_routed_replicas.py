@@ -30,7 +30,9 @@ def tenant(device: str, state: LifeState = S.READY, in_flight: int = 0, **keys: 
 
 
 def chosen(*tenants: RoutedTenant, away: str = "") -> tuple[str, bool]:
-    """Device that a request goes to, and whether it has to wake it."""
+    """Device to which a request goes, and True if it has to wake its tenant there. The device
+    `away` has not been heard of lately.
+    """
     replicas = [replica_of(one, 100.0, heard=one.device != away) for one in tenants]
     choice = Routes().choose(ASK, replicas, 100.0)
     assert choice.replica is not None, choice
@@ -45,7 +47,9 @@ def test_who_is_awake_comes_before_who_sleeps() -> None:
 
 
 def test_requests_wait_for_the_one_that_was_asked_to_wake() -> None:
-    """Its table says that it sleeps until its server has heard of the first."""
+    """Both replicas sleep by the router's table, and one has been sent a request already. The next
+    request goes there too and need not wake it.
+    """
     one, other = tenant("one", S.SLEEPING, wake_s=0.3), tenant("two", S.SLEEPING, wake_s=0.3)
     other.in_flight = 1
     assert chosen(one, other) == ("two", False)
@@ -86,7 +90,9 @@ def test_time_until_a_replica_is_there(row: dict[str, Any], seconds: float) -> N
 
 
 def served(pace: ReplicaPace, begin: float, count: int, each_s: float) -> float:
-    """One request after the other; the time at which the last has ended."""
+    """Send `count` requests one after the other, each for `each_s`; return the time at which the
+    last one ends.
+    """
     now = begin
     for _ in range(count):
         pace.begins(now)
@@ -145,7 +151,7 @@ def test_the_expected_wait_is_by_the_rates_that_were_seen() -> None:
 
 
 def replicas() -> tuple[RoutedTenant, RoutedTenant]:
-    """Two that share what is known of bodies."""
+    """Two replicas of a tenant with one common quarantine of request bodies."""
     quarantine = ReplicaQuarantine()
     one, two = (replace(tenant(name), quarantine=quarantine) for name in ("one", "two"))
     return one, two
@@ -168,18 +174,20 @@ def test_a_culprit_of_one_is_refused_by_the_other() -> None:
 
 
 def test_a_suspect_of_one_is_the_culprit_at_the_other() -> None:
-    """The suspect ran beside others both times: either end alone would leave two suspects."""
+    """A body ran beside another one when an engine ended, and beside a third when the other
+    replica's engine ended. Each end alone leaves two suspects; both together name it the culprit.
+    """
     one, two = replicas()
     for body in ("body", "beside"):
-        one.begins(FACTS._replace(fingerprint=body), 1.0)
+        one.begins(FACTS._replace(body_digest=body), 1.0)
     assert one.ended(FAULT, 2.0).culprit is None
     for body in ("body", "beside"):
         one.ends(0, body, 2.0, well=False)
     assert two.refuses("body", 3.0) is None
     for body in ("body", "third"):
-        two.begins(FACTS._replace(fingerprint=body), 3.0)
+        two.begins(FACTS._replace(body_digest=body), 3.0)
     blame = two.ended(FAULT, 4.0)
-    assert blame.culprit is not None and blame.culprit.fingerprint == "body"
+    assert blame.culprit is not None and blame.culprit.body_digest == "body"
 
 
 def test_what_an_earlier_router_has_learned_holds_on_all_devices() -> None:

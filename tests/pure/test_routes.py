@@ -1,11 +1,11 @@
-"""The table of routes, and the page that is made of it."""
+"""The table of the server's routes, and the page docs/routes.md that is made of it."""
 
 from pathlib import Path
 
 import pytest
 
 from mirage.serve.access.ring import Need, need_of
-from mirage.serve.routes import (
+from mirage.serve.api.routes import (
     FORM_ROUTES,
     JSON_ROUTES,
     NEWER,
@@ -14,14 +14,14 @@ from mirage.serve.routes import (
     ROUTES,
     RouteWay,
 )
-from mirage.serve.routes_page import page
+from mirage.serve.api.routes_page import page
 
 pytestmark = pytest.mark.pure
 
 
 def test_the_page_is_what_the_table_says() -> None:
     written = (Path(__file__).parents[2] / "docs" / "routes.md").read_text()
-    assert written == page(), "make it anew: python -m mirage.serve.routes_page docs/routes.md"
+    assert written == page(), "make it anew: python -m mirage.serve.api.routes_page docs/routes.md"
 
 
 def test_each_route_is_in_one_list_with_a_reason_in_one_sentence() -> None:

@@ -1,27 +1,30 @@
-"""The folders of a run: where they lie, that cleaners pass over them, that they are made again."""
+"""Folders of a run: their places, their protection from cleaners, and making them again."""
 
 import fcntl
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mirage.config import LONGEST_NAME
-from mirage.serve.places import LONGEST_BASE, Places, places
-from mirage.serve.rundir import RunDir, socket_name
+from mirage.processes.interrupt import terminate_like_interrupt
+from mirage.serve.rundir.folders import RunDir, socket_name
+from mirage.serve.rundir.parent_folders import LONGEST_BASE, Places, places
 
 pytestmark = pytest.mark.pure
 
 LONGEST_SOCKET = 107
-"""Bytes of a Unix socket's path."""
+"""Most bytes of a Unix socket's path."""
 
 
 @pytest.fixture
 def base(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder for temporary files; its name is short and nothing else is set."""
+    """A temporary folder with a short name, and an environment that names no other."""
     with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
         monkeypatch.setattr(tempfile, "tempdir", folder)
         monkeypatch.delenv("RUNTIME_DIRECTORY", raising=False)
@@ -109,7 +112,9 @@ def test_cleaners_find_a_lock(base: Path, other: Path, monkeypatch: pytest.Monke
 
 
 def is_locked(folder: Path) -> bool:
-    """Look of systemd-tmpfiles before it removes what is old."""
+    """True if a folder is locked. systemd-tmpfiles makes the same check before it removes old
+    files.
+    """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -170,11 +175,30 @@ def test_it_is_as_if_just_used(base: Path) -> None:
         assert min(path.stat().st_mtime for path in (rundir.path, rundir.temporary)) > 1
 
 
+def test_a_signal_while_they_are_made_leaves_nothing(
+    base: Path, other: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def interrupted(**where: Any) -> str:
+        made.append(make(**where))
+        signal.raise_signal(signal.SIGTERM)
+        return made[-1]
+
+    make = tempfile.mkdtemp
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(other))
+    monkeypatch.setattr(tempfile, "mkdtemp", interrupted)
+    with terminate_like_interrupt(), pytest.raises(KeyboardInterrupt), RunDir():
+        raise AssertionError("it was interrupted before")
+    assert len(made) == 2
+    assert list(base.iterdir()) == [other] and not list(other.iterdir())
+
+
 def test_what_cannot_be_made_leaves_nothing(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*args: object, **kwargs: object) -> None:
         raise OSError("no room")
 
     monkeypatch.setattr(Path, "mkdir", full)
     with pytest.raises(OSError, match="no room"):
-        RunDir()
+        RunDir().__enter__()
     assert not list(base.iterdir())

@@ -22,7 +22,9 @@ def readme():
 
 
 def column(readme: str, row: str, number: int = 1) -> list[float]:
-    """The figures of one cell of the README's table."""
+    """Figures in one column of a row of the README's table; a cell may have several, separated by
+    "/".
+    """
     cells = next(line for line in readme.splitlines() if line.startswith(f"| {row} |")).split("|")
     return [float(text.replace(",", "")) for text in cells[number + 1].split("/")]
 
@@ -80,6 +82,8 @@ def test_the_readme_states_its_spells(requests, readme):
 
 
 def test_it_is_as_bursty_as_windows_of_the_published_trace(requests):
-    """P10 and P90 over windows of 600 requests of Azure's code trace; see test_trace_azure."""
+    """The coefficient of variation of the sample's gaps lies between P10 and P90 of windows of 600
+    requests in Azure's code trace. test_trace_azure computes both bounds.
+    """
     gaps = np.diff([request.arrival_s for request in requests])
     assert 6.4 < gaps.std() / gaps.mean() < 15.2

@@ -43,7 +43,7 @@ TEXTS = [
     f'{{"a": {{"api_key": "{SECRET}"}}}}',
     f'{{"a": ["redis://:{SECRET}@host"]}}',
 ]
-"""Values that have one inside, whatever their key is."""
+"""Values that contain a secret, whatever their key is."""
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -70,8 +70,9 @@ def test_what_says_nothing_is_no_secret(nothing: Any) -> None:
 
 
 def test_of_vllms_arguments_two_are_secrets() -> None:
-    """A tokenizer is none, nor are counts of tokens and the names of a vocabulary's; CORS's switch
-    says whether, not what."""
+    """By their names, vLLM's `api_key` and `hf_token` are secrets. `allow_credentials`, a switch of
+    CORS, looks like one too and passes; names of tokenizers and counts of tokens do not.
+    """
     named = {name for name in TABLE if is_name(name)}
     assert named == {"api_key", "hf_token", "allow_credentials"}
     check_names({"allow_credentials": False})
@@ -123,7 +124,9 @@ def test_a_key_in_the_environment_is_refused_and_not_repeated() -> None:
 
 
 def test_a_configuration_as_json_has_no_secrets() -> None:
-    """Arguments as reports have them, of a server that is not ours as well."""
+    """The JSON of a configuration, which reports contain, hides secrets among `engine_args`. The
+    arguments with which engines are served stay as they are.
+    """
     engine_args = {"api_key": [SECRET], "seed": 1, "hf-token": SECRET, "a": {"b": TEXTS[0]}}
     tenant = {"name": "a", "model": Path("/m"), "share": 50, "engine_args": engine_args}
     made = Config.model_validate({"device": {"memory": "1GiB"}, "tenants": [tenant]})

@@ -1,4 +1,4 @@
-"""What is asked of the machine before engines start."""
+"""Checks of the machine before engines start: the limit of open files, and folders."""
 
 import errno
 import resource
@@ -10,8 +10,8 @@ from typing import NamedTuple
 import pytest
 
 from mirage.config import ConfigError
-from mirage.serve import files
-from mirage.serve.places import Places
+from mirage.serve.rundir import resources
+from mirage.serve.rundir.parent_folders import Places
 from mirage.units import MIB
 
 pytestmark = pytest.mark.pure
@@ -19,7 +19,9 @@ pytestmark = pytest.mark.pure
 
 @pytest.fixture
 def limits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """The limit of open files, soft and hard, and what it was set to since."""
+    """List of (soft, hard) limits of open files: first the present one, then each that the code
+    sets.
+    """
     limits = [(1024, 4096)]
     monkeypatch.setattr(resource, "getrlimit", lambda which: limits[-1])
     monkeypatch.setattr(resource, "setrlimit", lambda which, pair: limits.append(pair))
@@ -28,33 +30,33 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
 @pytest.fixture
 def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder for temporary files."""
+    """The test's own folder in place of those for temporary files and sockets."""
     here = Places(str(tmp_path), str(tmp_path))
-    for module in ("files", "rundir"):
-        monkeypatch.setattr(f"mirage.serve.{module}.places", lambda: here)
+    for module in ("resources", "folders"):
+        monkeypatch.setattr(f"mirage.serve.rundir.{module}.places", lambda: here)
     return tmp_path
 
 
 def test_the_soft_limit_is_raised_where_that_is_allowed(limits: list[tuple[int, int]]) -> None:
     limits[0] = (64, 4096)
-    files.check_files()
+    resources.check_files()
     assert limits[1:] == [(4096, 4096)]
 
 
 def test_the_limit_is_never_lowered(limits: list[tuple[int, int]]) -> None:
-    assert files.raise_limit(200) == 1024 and len(limits) == 1
-    assert files.raise_limit(1 << 40) == 4096
+    assert resources.raise_limit(200) == 1024 and len(limits) == 1
+    assert resources.raise_limit(1 << 40) == 4096
 
 
 def test_a_hard_limit_that_is_too_low_is_told(limits: list[tuple[int, int]]) -> None:
     limits[0] = (64, 511)
     with pytest.raises(ConfigError, match="may open 511 files here, 512 are needed: raise the lim"):
-        files.check_files()
+        resources.check_files()
 
 
 def test_nothing_is_left_of_a_look_at_the_folders(base: Path) -> None:
     logs = base / "x" / "logs"
-    files.check_folders(logs)
+    resources.check_folders(logs)
     assert [each.name for each in base.iterdir()] == ["x"]
     assert not list(logs.iterdir())
 
@@ -65,7 +67,7 @@ def test_a_full_folder_is_told(base: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(3 * MIB))
     with pytest.raises(ConfigError) as raised:
-        files.check_folders()
+        resources.check_folders()
     assert str(raised.value) == (
         f"{base} has 3.0 MiB left, 64.0 MiB are needed: make room there, or let TMPDIR name "
         "another folder"
@@ -84,7 +86,7 @@ def test_a_folder_that_cannot_be_written_is_told(
     else:
         monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(ConfigError, match=f"cannot be written \\({base}: No space left on device"):
-        files.check_folders()
+        resources.check_folders()
     assert not list(base.iterdir())
 
 
@@ -94,4 +96,4 @@ def test_a_machine_without_any_such_folder(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(tempfile, "gettempdir", none)
     with pytest.raises(ConfigError, match="No usable temporary directory found"):
-        files.check_folders()
+        resources.check_folders()

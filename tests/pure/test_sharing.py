@@ -1,4 +1,4 @@
-"""Turns: never two tenants stepping, and everybody with work gets one."""
+"""Turns under temporal sharing: never two tenants step, and each with work gets a turn."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ names = st.sampled_from(NAMES)
 
 
 def started(*working: str, turn_s: float = 5.0) -> Temporal:
-    """Tenants with work at time 0, the first of them holding a confirmed turn."""
+    """Sharing whose tenants `working` have work at time 0; the first of them has the turn and has
+    confirmed it.
+    """
     sharing = Temporal(NAMES, turn_s)
     for name in working:
         sharing.has_work(name, True, 0.0)
@@ -140,7 +142,9 @@ def test_an_unknown_tenant_is_refused() -> None:
 
 
 class Turns(RuleBasedStateMachine):
-    """Engines behind delayed messages in both directions; `stepping` is the truth."""
+    """Random messages between engines and the sharing, delayed in both directions; `stepping` has
+    the engines that really step.
+    """
 
     @initialize(turn_s=st.floats(0.1, 3))
     def start(self, turn_s: float) -> None:
@@ -195,7 +199,7 @@ class Turns(RuleBasedStateMachine):
             assert sum(self.stepping.values()) <= 1
 
     def teardown(self) -> None:
-        """However it stands, everybody with work gets a turn within one round."""
+        """At the end, from any state, each tenant with work gets a turn within one round."""
         if not hasattr(self, "sharing"):
             return
         served: set[str] = set()

@@ -1,4 +1,4 @@
-"""A device that refuses granted memory is asked for less, and less often."""
+"""A device that refuses memory within grants is asked for less, and less often."""
 
 import pytest
 from hypothesis import given
@@ -9,8 +9,10 @@ from mirage.control.engine.shortage import FIRST_S, LONGEST_S, Shortage
 pytestmark = pytest.mark.pure
 
 
-def passes(device: int, wanted: int, seconds: float, each_s: float = 0.005) -> tuple[int, int]:
-    """Number of things had from a device with `device` of them, and of those created in vain."""
+def rounds(device: int, wanted: int, seconds: float, each_s: float = 0.005) -> tuple[int, int]:
+    """Number of things got from a device that has `device` of them, and of those created in vain,
+    if one round follows each `each_s` for `seconds`.
+    """
     shortage, had, in_vain = Shortage(), 0, 0
     for number in range(int(seconds / each_s)):
         asked = shortage.most(wanted - had, number * each_s)
@@ -52,6 +54,6 @@ def test_waits_grow_up_to_the_longest() -> None:
 @given(wanted=st.integers(1, 400), part=st.floats(0, 1))
 def test_what_the_device_has_is_had_without_a_storm(wanted: int, part: float) -> None:
     device = int(wanted * part)
-    had, in_vain = passes(device, wanted, seconds=60)
+    had, in_vain = rounds(device, wanted, seconds=60)
     assert had == device
     assert in_vain <= 3 * wanted, "without waits it would be thousands of times as much"

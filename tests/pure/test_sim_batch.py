@@ -26,7 +26,9 @@ block_sizes = st.sampled_from([1, 2, 3, 5, 16, 32])
 
 @dataclass
 class Naive:
-    """One (computed, left) pair for each request, stepped one token at a time."""
+    """Simple model of a batch: a pair (tokens computed, tokens left) for each request, each stepped
+    by itself.
+    """
 
     block_tokens: int
     requests: dict[SimulatedRequest, list[int]] = field(default_factory=dict)
@@ -56,7 +58,7 @@ class Naive:
         return done
 
     def due_after(self, steps: int) -> int:
-        """Blocks that the step after `steps` steps needs, nobody having finished."""
+        """New blocks that are needed in the step after `steps` steps, if no request ends before."""
         lengths = (computed + steps for computed, _ in self.requests.values())
         return sum(length % self.block_tokens == 0 for length in lengths)
 
@@ -73,7 +75,7 @@ def number(request: SimulatedRequest) -> int:
 
 
 def joining(number: int, computed: int, left: int) -> SimulatedRequest:
-    """As the engine joins it: its newest token is not in KV yet."""
+    """A request as it joins a batch after its prefill: its newest token is not in KV memory yet."""
     request = SimulatedRequest(number, 0, prompt=computed, output=left + 1, generated=1)
     request.computed = computed
     return request
@@ -90,7 +92,9 @@ def same(batch: Batch, naive: Naive) -> None:
 
 
 def take_out(batch: Batch, naive: Naive, request: SimulatedRequest) -> None:
-    """Out of both; its progress and blocks are its own again."""
+    """Take a request out of both batches, and check that both know the same progress and blocks of
+    it.
+    """
     batch.leave(request)
     computed, to_go = naive.requests.pop(request)
     assert (request.computed, request.output - request.generated) == (computed, to_go)

@@ -1,4 +1,4 @@
-"""One engine alone: the steps that a span stands for, what they cost to compute, and waiting."""
+"""One simulated engine alone: spans of many steps, their costs, and waiting."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SHAPE = ModelShape(40, 100, 50, 30, 1, 16, 10**6, 1, 40)
 
 
 class Given:
-    """A roofline of the bounds that it is given."""
+    """Stand-in for a roofline, whose cost bounds the test gives."""
 
     def __init__(self, bounds: tuple[CostBound, ...]) -> None:
         self._bounds = bounds
@@ -46,7 +46,7 @@ class Given:
 
 
 class Streaming100(Given):
-    """The same, where a step that streams takes 100 picoseconds at least."""
+    """The same stand-in, in which a step with streamed layers takes at least 100 picoseconds."""
 
     def bounds(self, streaming: Streaming, co_runners: int) -> tuple[CostBound, ...]:
         return (*self._bounds, CostBound(100 * (streaming.layers_remapped > 0), 0, 0, 0, 0))
@@ -85,7 +85,9 @@ def lone(
 def decoding(
     engine: Engine, lengths: list[tuple[int, int]], kind: type[SimulatedRequest] = SimulatedRequest
 ) -> Engine:
-    """With requests of (tokens in KV, tokens to go) in its batch."""
+    """The engine, with requests put into its batch; `lengths` has (tokens in KV memory, tokens to
+    go) of each.
+    """
     for number, (computed, left) in enumerate(lengths):
         request = kind(number, 0, computed, left + 1, generated=1, first=0)
         request.computed = computed
@@ -136,7 +138,9 @@ def test_a_span_takes_the_largest_bound_of_each_of_its_steps(bounds, lengths, bl
 )
 @examples(60)
 def test_spans_end_where_single_steps_would(lengths, blocks, arrivals, elastic, budget) -> None:
-    """Everything that is counted is the same, step by step or many at once."""
+    """An engine that skips through spans of many steps ends at the same time, with the same counts
+    and gaps, as one that takes single steps.
+    """
     found = []
     for skipping in (True, False):
         coming = [SimulatedRequest(100 + i, *row) for i, row in enumerate(sorted(arrivals))]
@@ -153,7 +157,9 @@ def test_spans_end_where_single_steps_would(lengths, blocks, arrivals, elastic, 
 
 
 def test_a_shortage_is_over_when_the_preemption_is() -> None:
-    """A report in the middle of a span wants what one between single steps would."""
+    """The reports of an engine that lacked memory and preempted are the same for spans of many
+    steps as for single steps.
+    """
     found = []
     for skipping in (True, False):
         world = Alone(skipping, refusing=True)
@@ -182,11 +188,11 @@ def test_a_cut_span_ends_with_the_step_under_way() -> None:
 # -- cost -------------------------------------------------------------------------------
 
 looked_at: Counter[int] = Counter()
-"""How often each request, by its number, was looked at."""
+"""Number of reads and writes of a request's fields, by the request's number."""
 
 
 class Watched(SimulatedRequest):
-    """A request that counts how often anything of it is read or written."""
+    """A request that counts the reads and writes of its fields in `looked_at`."""
 
     def __getattribute__(self, name: str) -> Any:
         looked_at[object.__getattribute__(self, "number")] += 1
@@ -199,7 +205,7 @@ class Watched(SimulatedRequest):
 
 
 class Walked(dict[SimulatedRequest, None]):
-    """Running requests that nobody may walk through."""
+    """Running requests of an engine; a loop over them fails."""
 
     def __iter__(self) -> Iterator[SimulatedRequest]:
         raise AssertionError("a step of pure decode walks through all that run")
@@ -210,7 +216,9 @@ class Walked(dict[SimulatedRequest, None]):
 @pytest.mark.parametrize("elastic", [False, True])
 @pytest.mark.parametrize("skipping", [False, True])
 def test_a_span_costs_the_same_for_many_requests(skipping, elastic) -> None:
-    """Of pure decode, from its end to the end of the next: it looks at none but the next to end."""
+    """From the end of one span of decode steps to the end of the next, the simulator touches only
+    the request that ends next, however many run.
+    """
     for size in (8, 64, 512):
         world = Alone(skipping)
         lengths = [(100 + 7 * number % 50, 5000 + number) for number in range(size)]
@@ -230,7 +238,9 @@ def test_a_span_costs_the_same_for_many_requests(skipping, elastic) -> None:
 @pytest.mark.parametrize("tokens", [10, 1000, 100_000])
 @pytest.mark.parametrize("size", [1, 100])
 def test_events_do_not_grow_with_tokens(tokens, size) -> None:
-    """However long all requests decode: one span, where nothing else happens."""
+    """A batch of equal requests that decode is a single span and a single event, however many
+    tokens they have.
+    """
     world = Alone()
     engine = decoding(lone(world, 10**6), [(100, tokens)] * size)
     engine.wake(0)
@@ -242,7 +252,9 @@ def test_events_do_not_grow_with_tokens(tokens, size) -> None:
 
 @pytest.mark.parametrize("size", [1, 100])
 def test_events_are_those_that_are_due(size) -> None:
-    """A report in its time and a request that finishes each end a span, and nothing else does."""
+    """The number of events is at most that of requests that end plus that of
+    reports that are due.
+    """
     world = Alone()
     lengths = [(100, 1000 * number) for number in range(1, size + 1)]
     engine = decoding(lone(world, 10**6, elastic=True, report_ps=10 * PS), lengths)
@@ -259,7 +271,9 @@ def test_events_are_those_that_are_due(size) -> None:
 @pytest.mark.parametrize("requests", [2, 3])
 @pytest.mark.parametrize("start", [0, 54, 37, PS // 3, 123_456_789_012_345, 10**4 * PS + 7])
 def test_without_an_answer_nobody_is_held_longer_than_a_second(start, requests) -> None:
-    """All blocks are in use, all requests need one more, and the controller is silent."""
+    """All blocks are in use, each request needs one more, and the controller does not answer. The
+    engine waits for `hold_ps`, and preempts then.
+    """
     world = Alone()
     world.now = start
     engine = decoding(lone(world, requests, elastic=True), [(16, 10)] * requests)
@@ -287,7 +301,10 @@ def test_a_refusal_ends_the_wait_at_once() -> None:
 
 
 def test_who_is_held_goes_on_when_a_preemption_makes_room() -> None:
-    """The second of three lacks a block, then the first; the third makes room for both."""
+    """Three running requests, of which the second lacks a block and after a refusal the first one
+    does: preempting the third makes room for both, at the same times with spans as with single
+    steps.
+    """
     found = []
     for skipping in (True, False):
         world = Alone(skipping)
@@ -343,7 +360,9 @@ def test_what_is_called_back_is_preempted_newest_first_but_for_the_last() -> Non
 def test_where_layers_are_lent_newcomers_leave_what_running_requests_soon_need_and_more(
     kept: str, lent: LentInTurns, running: int
 ) -> None:
-    """Two running requests need one of eight free blocks soon, and four in twice 16 steps."""
+    """Eight blocks are free. Two running requests need one of them in the next 16 steps, and four
+    in twice that time. A waiting request begins if it leaves that much, by `kept` and `lent`.
+    """
     world = Alone()
     waits = SimulatedRequest(9, 0, 85, 20)
     engine = decoding(
@@ -355,7 +374,9 @@ def test_where_layers_are_lent_newcomers_leave_what_running_requests_soon_need_a
 
 
 def test_growth_that_was_granted_is_not_repeated() -> None:
-    """An engine reports as it acts on an allotment, perhaps before it schedules again."""
+    """An engine that lacked memory reports as soon as it obeys the allotment with more, before its
+    next step. So it does not ask for the same memory twice.
+    """
     world = Alone()
     engine = decoding(lone(world, 2, elastic=True), [(16, 10)] * 2)
     engine.wake(0)
@@ -371,7 +392,9 @@ def test_growth_that_was_granted_is_not_repeated() -> None:
 
 @pytest.mark.parametrize("skipping", [True, False])
 def test_steps_that_wait_for_layers_say_how_long(skipping: bool) -> None:
-    """Compute takes 60 and 2 for each token in KV, of steps that take 100 since they stream."""
+    """A step computes for 60 ps and 2 ps more for each token in KV memory, and takes 100 ps because
+    two layers are streamed. The report's `stall_s` is the sum of the differences.
+    """
     world = Alone(skipping)
     compute = (CostBound(60, 0, 2, 0, 0),)
     engine = decoding(lone(world, 60, bounds=compute, layers_remapped=2), [(10, 5)])

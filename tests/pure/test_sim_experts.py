@@ -38,7 +38,9 @@ def setup(
     beside: bool = False,
     mode: str = "spatial",
 ) -> Setup:
-    """A mixture on a share that holds a few requests, and perhaps a dense model beside it."""
+    """Experiment with a mixture of experts whose share holds few requests, and with a dense model
+    beside it if `beside`.
+    """
     hardware = profiles.hardware(machine)
     names = ["olmoe-1b-7b", *(["llama-3-8b"] if beside else [])]
     tenants = []
@@ -61,7 +63,9 @@ def setup(
 
 
 class Watch(Observer):
-    """No more is given than there is, never layers and experts, and memory is conserved."""
+    """Observer that checks after each event: memory is conserved, no more is given away than there
+    is, and no tenant gives layers and experts at once.
+    """
 
     def __init__(self, world: World) -> None:
         self.world, self.most = world, 0
@@ -178,7 +182,9 @@ def test_even_routing_gives_nothing(machine: str) -> None:
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("skew", [1.0, 2.0, 3.0, 4.0])
 def test_preferred_experts_cost_no_throughput(machine: str, skew: float) -> None:
-    """On average: in a short world 2 % are lost where layers would have brought enough as well."""
+    """With experts preferred to layers, throughput over four seeds is on average at least 0.98 of
+    that with layers alone. A single short world may lose 2 %.
+    """
     made = setup(machine, skew)
     ratios = []
     for seed in range(4):

@@ -1,4 +1,4 @@
-"""Several simulated devices: the digits of one, requests and memory of many, and what fails."""
+"""Several simulated devices: figures equal to those of one, requests and memory, and failures."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ MODES: dict[str, dict[str, Any]] = {
     "walls": {"isolated": True},
 }
 TOLD = ("devices", "lost", "retried", *(f"lost_{cause}" for cause in LossCause))
-"""Figures that one device alone has not."""
+"""Keys of figures that only a run on several devices has."""
 
 
 def written(**more: Any) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def tenants(*names: str, rate: float = 6.0, **more: Any) -> list[dict[str, Any]]
 
 
 def without(figures: dict[str, Any], keys: tuple[str, ...] = TOLD) -> dict[str, Any]:
-    """Figures as of one device, which has timelines besides."""
+    """Figures without timelines and without those that only several devices have (`keys`)."""
     kept = {key: value for key, value in figures.items() if key not in (*keys, "timelines")}
     kept["tenants"] = {
         name: {key: value for key, value in each.items() if key not in keys}
@@ -84,7 +84,7 @@ def without(figures: dict[str, Any], keys: tuple[str, ...] = TOLD) -> dict[str, 
 
 
 def both(experiment: Experiment, policy: str, near: Path | None = None) -> tuple[Any, Any]:
-    """Figures of an experiment as it is, and as a fleet of one device."""
+    """Figures of an experiment on one device, and on a fleet that has only that device."""
     own = {name: getattr(experiment, name) for name in experiment.model_fields_set}
     fleet = FleetSetup(FleetExperiment(**own, devices=[{"name": "only"}]), near)
     alone = run(Setup(experiment, near), policy, 1)
@@ -138,7 +138,9 @@ def test_after_a_peak_one_device_has_the_same_digits() -> None:
 def test_requests_that_nobody_knew_of_bring_the_digits_of_those_known(
     mode: str, policy: str
 ) -> None:
-    """The way of a request through the router."""
+    """Requests are given to the engines at their arrival, or are known to them from the start. The
+    figures are equal to the last digit.
+    """
     sharing = {"mode": "spatial"} | MODES[mode]
     asked = written(tenants=tenants("a", "b", "c", share=30), sharing=sharing)
     setup = Setup(Experiment.model_validate(asked))
@@ -157,7 +159,9 @@ def test_requests_that_nobody_knew_of_bring_the_digits_of_those_known(
 
 
 def test_models_apart_have_the_digits_of_devices_apart() -> None:
-    """Devices that share no model know nothing of each other."""
+    """Two devices share no model. The figures of each tenant in the fleet are those of its device
+    simulated alone.
+    """
     setup = fleet_setup(
         devices=["x", {"name": "y", "hardware": "gh200"}],
         placement={"a": ["x"], "b": ["x"], "c": ["y"]},
@@ -180,7 +184,9 @@ def test_models_apart_have_the_digits_of_devices_apart() -> None:
 
 @dataclass
 class Seen(FleetObserver):
-    """Answers and losses of each request, and the memory of every device after every event."""
+    """Observer that records answers and losses of each request, and checks the memory of each
+    device after every event.
+    """
 
     answered: Counter[tuple[str, int]] = field(default_factory=Counter)
     missing: dict[tuple[str, int], list[LossCause]] = field(default_factory=dict)
@@ -211,7 +217,9 @@ class Looking(DeviceObserver):
 
 @st.composite
 def fleets(draw: st.DrawFn) -> dict[str, Any]:
-    """Few devices and models, each with a place or several; some devices fail."""
+    """Drawn experiment with up to four devices and five models, each model on one to three devices;
+    some devices fail, and some of these come back.
+    """
     names = [f"d{i}" for i in range(draw(st.integers(1, 4)))]
     models = [f"m{i}" for i in range(draw(st.integers(1, 5)))]
     places = st.lists(st.sampled_from(names), min_size=1, max_size=3, unique=True)
@@ -342,7 +350,9 @@ def test_a_route_is_told_what_is_under_way_at_the_replicas_that_are_there() -> N
 
 @cache
 def failing(back_s: float | None, replicas: int = 1) -> tuple[Fleet, Seen]:
-    """A model whose first device is lost amid its requests, which come for some six seconds."""
+    """A fleet that has run. The first device of model `a` was lost after 2 s of its 6 s of
+    requests, and came back at `back_s` or never (None).
+    """
     names = [f"d{i}" for i in range(replicas)]
     lost = {"at_s": 2.0} if back_s is None else {"at_s": 2.0, "back_s": back_s}
     setup = fleet_setup(
@@ -407,7 +417,9 @@ def test_requests_without_a_token_go_to_another_replica_and_answers_that_began_a
 
 
 def test_a_request_sent_again_has_waited_since_it_came_first() -> None:
-    """Its first token is later than the loss, its wait counts from its arrival."""
+    """A request is lost with its device and sent to another one. Its TTFT counts from its first
+    arrival.
+    """
     setup = fleet_setup(
         tenants=tenants("a"),
         devices=[{"name": "x", "lost": [{"at_s": 1.001}]}, "y"],

@@ -1,4 +1,4 @@
-"""The longest gap between tokens that each request saw, kept without looking at requests."""
+"""The longest gap between tokens of each request, kept without a look at the requests."""
 
 from __future__ import annotations
 

@@ -37,7 +37,9 @@ targets = st.lists(
 
 
 class Recorded:
-    """A count of copies that says what it was asked."""
+    """Stand-in that answers a change of layers with a number of copies (`count`), and records each
+    call: layers and slots before and after.
+    """
 
     def __init__(self, count: int = 3) -> None:
         self.count = count
@@ -72,10 +74,12 @@ def holding(extents=10, copies=None) -> SimulatedMemory:
 
 @given(shape=shapes, start=st.integers(1, MOST), targets=targets, scattered=st.booleans())
 @examples(300)
-def test_every_pass_gives_before_it_takes_and_keeps_what_is_used(
+def test_every_round_gives_before_it_takes_and_keeps_what_is_used(
     shape, start, targets, scattered
 ) -> None:
-    """Passes with ever other numbers of blocks in use, some before the last one settled."""
+    """Passes lead to random allotments while some blocks are in use, some of them before the last
+    allotment is reached. Each round gives before it takes, and never takes blocks in use.
+    """
     holding = SimulatedMemory(shape, unnumbered(shape, 0, 1, start), Recorded(), scattered)
     for revision, (part, stream_slots, extents, use) in enumerate(targets, start=1):
         target = allotment(shape, revision, round(part * (shape.layers - 3)), stream_slots, extents)
@@ -90,7 +94,7 @@ def test_every_pass_gives_before_it_takes_and_keeps_what_is_used(
             _took_all_it_could(before, holding, target)
             _says_whether_it_settled(holding, target)
             if not scattered:  # what is in use lies denser in fewer extents
-                assert holding.reconcile(used) == (False, 0), "a second pass finds nothing to do"
+                assert holding.reconcile(used) == (False, 0), "a second round finds nothing to do"
         assert holding.reconciled, "with nothing in use all can be given"
 
 
@@ -188,7 +192,7 @@ def test_layers_come_back_one_by_one_as_the_grant_allows() -> None:
 
 @given(targets=targets)
 @settings(deadline=None)
-def test_copies_are_counted_once_for_each_pass_that_moves(targets) -> None:
+def test_copies_are_counted_once_for_each_round_that_moves(targets) -> None:
     copies = Recorded()
     made = SimulatedMemory(SHAPE, unnumbered(SHAPE, 0, 1, 10), copies)
     for revision, (part, stream_slots, extents, _) in enumerate(targets, start=1):

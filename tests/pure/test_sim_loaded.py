@@ -1,4 +1,4 @@
-"""A simulated request that loads: blocks for what it loads alone, and for the rest once more."""
+"""A simulated request that loads KV blocks from a tier, and then gets blocks for the rest."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ LIMITS = StepLimits(
 
 
 class Below(NoLoads):
-    """Whole blocks of each request by its number; a load of any of them takes `takes` ps."""
+    """Tier that has `blocks` whole blocks of each request, by the request's number; a load takes
+    `takes` picoseconds.
+    """
 
     def __init__(self, blocks: dict[int, int], takes: int) -> None:
         self.blocks, self.takes = blocks, takes
@@ -75,7 +77,7 @@ class Below(NoLoads):
 
 
 class Even:
-    """Each step takes as long as any other."""
+    """Stand-in for a roofline in which all steps take equally long."""
 
     def bounds(self, streaming: Streaming, co_runners: int) -> tuple[CostBound, ...]:
         return (CostBound(STEP, 0, 0, 0, 0),)
@@ -88,13 +90,15 @@ class Even:
 
 
 class One(Alone):
-    """A world of one engine, in which time is counted in steps; nobody is refused by default."""
+    """World of one engine whose time is given in steps. With `refusing`, requests for memory are
+    refused.
+    """
 
     def __init__(self, *, refusing: bool = False) -> None:
         super().__init__(refusing=refusing)
 
     def steps(self, engine: Engine, steps: float = 10**6) -> None:
-        """All that happens within the time of so many steps."""
+        """Run all events of `engine` within `steps` times the length of a step."""
         self.run(engine, int(steps * STEP))
 
 
@@ -110,7 +114,9 @@ def engine(
     takes: float = 0.5,
     **limits: Any,
 ) -> Engine:
-    """Engine with so many KV blocks; a load takes `takes` steps."""
+    """An engine with `blocks` KV blocks. `below` has the blocks of each request in the tier, and a
+    load takes `takes` steps.
+    """
     holding = SimulatedMemory(SHAPE, unnumbered(SHAPE, 0, 1, blocks + 1), lambda before, after: 0)
     chosen: Any = replace(LIMITS, **limits)
     loads, line = Below(below, int(takes * STEP)), Even()
@@ -119,7 +125,9 @@ def engine(
 
 
 def shrink(world: One, made: Engine, blocks: int) -> None:
-    """Blocks in use stay until their requests let go of them."""
+    """Send an allotment with only `blocks` KV blocks; those in use stay until their requests
+    release them.
+    """
     holding = made.holding
     target = unnumbered(SHAPE, 0, 1, blocks + 1)
     made.receive(Allotment(**{**_fields(target), "revision": holding.revision + 1}), world.now)
@@ -182,7 +190,9 @@ def test_who_loads_nothing_may_take_it() -> None:
 
 
 def test_the_newest_loaded_makes_way_where_nothing_runs() -> None:
-    """Two have loaded and memory has gone: it is asked for, and after a refusal one gives back."""
+    """Two requests have loaded their blocks, and then memory is taken away, so neither can go on.
+    The newer one gives its blocks back; an elastic engine asks for memory first and is refused.
+    """
     for elastic in (False, True):
         world = One(refusing=elastic)
         two = [request(0, 65, 3), request(1, 49, 3)]
@@ -242,9 +252,10 @@ PLAIN = {
     "spatial": (246, 51.234635111244, 16688.094410506874, 12880),
     "temporal": (234, 53.853091616649, 18102.497263838464, 11360),
 }
-"""Preemptions, seconds, mean TTFT in ms, and tokens found, before loads had a queue of their own.
+"""Expected preemptions, seconds, mean TTFT in ms, and tokens found, by the mode of sharing.
 
-Who changes what any world computes writes new ones; who changes what loads do leaves these alone.
+A change that concerns all worlds gives new figures here. One that concerns only loads from tiers
+must not, because these worlds have no tiers.
 """
 
 

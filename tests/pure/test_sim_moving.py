@@ -1,4 +1,4 @@
-"""A placement that changes while simulated devices run: what moves, what it costs and brings."""
+"""A placement that changes while simulated devices run: moves, their costs and gains."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ QUICK = {"decide_s": 10, "window_s": 10, "windows": 1, "evaluations": 8, "ttft_s
 
 
 class Seen(FleetObserver):
-    """Answers within limits, and each request's end."""
+    """Observer that records the number of answers within limits, and the end of each request."""
 
     def __init__(self, limits: LatencyLimits) -> None:
         self.limits, self.within, self.late = limits, 0, Counter[tuple[str, int]]()
@@ -231,7 +231,9 @@ def test_each_row_goes_to_one_replica_and_each_gets_its_part(
 
 @st.composite
 def fleets(draw: st.DrawFn) -> dict[str, Any]:
-    """Few devices and models, one of them lost for a time; loads that make something move."""
+    """Drawn experiment with few devices, the first of which may be lost for a time, and few models,
+    whose loads differ so much that some move.
+    """
     names = [f"d{i}" for i in range(draw(st.integers(2, 3)))]
     models = [f"m{i}" for i in range(draw(st.integers(2, 4)))]
     places = st.lists(st.sampled_from(names), min_size=1, max_size=2, unique=True)
@@ -264,6 +266,7 @@ def fleets(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @given(asked=fleets(), seed=st.integers(0, 99))
 @examples(24)
 def test_while_models_move_each_request_is_answered_or_lost_once_and_memory_holds(

@@ -1,4 +1,4 @@
-"""Runs in processes of their own: results in order, and what is told of them meanwhile."""
+"""Simulations in processes of their own: results in order, and progress meanwhile."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ PUBLISHED = {
     "qwen2.5-7b": 7_615_616_512,
     "qwen3-30b-a3b": 30_532_122_624,
 }
-"""Parameters, as model cards state them."""
+"""Number of parameters of each model, as model cards state it."""
 TRACE = {"arrivals": "trace", "file": "nowhere.csv"}
 
 
@@ -41,7 +41,7 @@ def experiment(**changes) -> dict:
 
 
 def refusal(raw: dict) -> str:
-    """The one line with which an experiment is refused."""
+    """The single line with which the experiment `raw` is refused."""
     with pytest.raises(ConfigError) as found:
         Setup(Experiment.model_validate(raw))
     assert "\n" not in str(found.value)
@@ -49,7 +49,7 @@ def refusal(raw: dict) -> str:
 
 
 def file_refusal(tmp_path, raw: dict) -> str:
-    """The same, read from a file, which the line names too."""
+    """The single line with which the experiment `raw` in a file is refused; it names the file."""
     path = tmp_path / "experiment.yaml"
     path.write_text(yaml.safe_dump(raw))
     with pytest.raises(ConfigError) as found:
@@ -202,9 +202,15 @@ def test_what_cannot_be_is_refused_in_one_line(tmp_path, changes, named) -> None
         ({"workload": {"requests": 1.5}}, "1.5"),
         ({"workload": {}}, "requests"),
         ({"workload": {"arrivals": "trace"}}, "file"),
-        ({"workload": {"requests": 3, "file": "x.csv"}}, "file is for arrivals trace or windows"),
-        ({"workload": {"requests": 3, "rate": 5}}, "rate is for a trace's file"),
-        ({"workload": {"requests": 3, "trace_format": "azure"}}, "trace_format is for a trace's"),
+        (
+            {"workload": {"requests": 3, "file": "x.csv"}},
+            "file works only with arrivals: trace or windows",
+        ),
+        ({"workload": {"requests": 3, "rate": 5}}, "rate works only with a file of a trace"),
+        (
+            {"workload": {"requests": 3, "trace_format": "azure"}},
+            "trace_format works only with a file of a trace",
+        ),
         ({"workload": TRACE | {"trace_format": "azur"}}, "choose from azure, burstgpt"),
         ({"workload": {"requests": 10**9}}, "stream a trace"),
         ({"workload": {"requests": 9, "peak": {"requests": 9, "factor": 2}}}, "peak.requests 9"),
@@ -264,7 +270,7 @@ def test_a_trace_that_is_not_there_is_named_in_one_line(tmp_path) -> None:
 
 
 def test_a_weight_for_nobody_is_refused() -> None:
-    """As `mirage replay` refuses it."""
+    """A traffic weight for a tenant that does not exist is refused, as `mirage replay` does."""
     raw = TRACE | {"traffic": {"weights": {"nobody": 2}}}
     assert "'nobody'" in refusal(experiment(workload=raw, tenants=UNRATED))
 

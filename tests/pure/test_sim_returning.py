@@ -1,4 +1,4 @@
-"""KV blocks that leave a simulated engine at the end of its turn, and those that come too late."""
+"""KV blocks that leave a simulated engine as its turn ends, and loads that come too late."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GROUP = KVGroup("full_attention", 12, 16, 64)
 
 
 class Arriving(NoLoads):
-    """All that loads has come."""
+    """Loads that have all arrived at each look."""
 
     def __init__(self, queues: Queues) -> None:
         self.queues = queues

@@ -133,7 +133,7 @@ def test_a_copy_that_has_not_ended_is_waited_for_when_its_block_was_used_meanwhi
 
 
 class Slow:
-    """Copies that end a while later, and are remembered."""
+    """Tier to which a copy of a block takes five units of time; it keeps the end of each copy."""
 
     def __init__(self) -> None:
         self.ends: dict[Name, int] = {}
@@ -144,7 +144,9 @@ class Slow:
 
 
 class Cached(RuleBasedStateMachine):
-    """Requests come and go in a memory of few blocks."""
+    """Random requests that come and go in a memory of few blocks, compared with a model of every
+    block.
+    """
 
     FREE = 40
 
@@ -158,7 +160,7 @@ class Cached(RuleBasedStateMachine):
 
     @property
     def used(self) -> int:
-        """Blocks of those that run, shared ones counted once."""
+        """Number of blocks of running requests; a shared block counts once."""
         return sum(-(-r.known // BLOCK) for r in self.running) - self.kept.shared
 
     @rule(prompt=st.integers(1, 40), hashes=HASHES)

@@ -1,4 +1,4 @@
-"""Step times against the formulas of `layer_sets`, and figures that can be looked up."""
+"""Simulated step times against the formulas of `layer_sets` and published figures."""
 
 from __future__ import annotations
 
@@ -64,7 +64,9 @@ def step_ps(roofline: Roofline, streaming: Streaming, co_runners: int, work: Wor
 def test_a_step_takes_what_the_pipeline_of_its_layers_takes(
     model, hardware, parts, part, slots, load, co_runners, work, sets
 ) -> None:
-    """But for coefficients being rounded: under a picosecond for each token and pair."""
+    """The simulator's step time equals that of the pipeline walked layer by layer. It may be
+    shorter by its rounding: less than a picosecond for each token and pair.
+    """
     line = roofline(model, hardware, parts=parts, sets=sets)
     n = line.layers
     remapped = round(part * (n - slots))
@@ -107,7 +109,9 @@ def test_streaming_nothing_costs_nothing() -> None:
 def test_compute_is_bytes_or_flops_whichever_take_longer(
     model, hardware, fraction, co_runners, work
 ):
-    """Counted anew: each weight is read once, each token's KV too; two flops for each weight."""
+    """The compute time of a step is computed here once more: each weight and each token's KV is
+    read once, each weight takes two flops per token, and the longer of both times counts.
+    """
     shape, device = profiles.model(model), profiles.hardware(hardware)
     unembed, width = shape.vocabulary * shape.hidden, shape.heads * shape.head_size
     read = 2 * (shape.layers * shape.layer_weights + unembed)

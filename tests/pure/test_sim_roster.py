@@ -1,4 +1,4 @@
-"""Simulated worlds of more models than fit: who is awake, and what it takes."""
+"""Simulated worlds with more models than fit: which are awake, and the time to wake one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ MODELS = ("llama-3-8b", "qwen2.5-7b", "opt-6.7b", "llama-2-7b")
 
 
 def setup(tenants: list[dict[str, Any]], **more: Any) -> Setup:
-    """An H100, short requests."""
+    """Experiment with these tenants on an H100, with 60 short requests each; `more` replaces its
+    keys.
+    """
     written = {
         "title": "many",
         "hardware": "h100",
@@ -65,7 +67,7 @@ def test_where_all_fit_the_roster_changes_no_digit(policy: str) -> None:
 
 @dataclass
 class RosterWatch(Observer):
-    """Looks at a world after each event."""
+    """Observer that checks the memory and the states of a world after each event."""
 
     world: World
     most_awake: int = 0
@@ -123,7 +125,9 @@ def test_who_sleeps_keeps_its_process_and_who_swaps_ends_it() -> None:
 
 
 def test_many_that_start_find_the_bytes_that_they_hold_asleep() -> None:
-    """More than may sleep at a time, on a device whose memory is lent out."""
+    """More models start than may sleep at the same time (`asleep_part`), while the device's memory
+    is lent. All 60 requests are served.
+    """
     made = build.world(setup(zipf(24, 6.0), roster={"asleep_part": 0.2}), WAYS["mirage"], 1)
     watch = RosterWatch(made)
     made.observer = watch
@@ -132,7 +136,9 @@ def test_many_that_start_find_the_bytes_that_they_hold_asleep() -> None:
 
 
 def first_token_s(way: str) -> float:
-    """Configuration of a model that is not there, on a device for one."""
+    """Seconds to the first token of a request for a model that is not awake, on a device with room
+    for one model, under the variant `way`.
+    """
     tenants = [
         {"name": "a", "model": "llama-2-13b", "rate": 1.0},
         {"name": "b", "model": "llama-2-13b", "rate": 0.01},

@@ -42,7 +42,9 @@ MODES: dict[str, dict[str, Any]] = {
 
 
 def tiers(**blocks: int) -> Hierarchy:
-    """Media of so many blocks, a nanosecond for each block, a microsecond until the first."""
+    """Tiers with `blocks` blocks in each medium; a copy takes a microsecond, and a nanosecond for
+    each block.
+    """
     speeds = {Medium(m): Speed(n * KIB4, FAST, 10**6) for m, n in blocks.items()}
     hierarchy = Hierarchy(speeds, POLICIES["lru"])
     hierarchy.join(Member("a", b"m", KIB4))
@@ -66,6 +68,14 @@ def test_a_block_can_be_read_once_its_copy_has_ended() -> None:
     assert [hit.ready for hit in early] == list(ends.values())
     assert [hit.ready for hit in late] == [10**7, 10**7], "the third is not there"
     assert not below.store(0, names(1, 2), 10**7), "held already"
+
+
+def test_a_block_on_a_peer_is_not_stored_in_host_memory_as_well() -> None:
+    below = tiers(peer=2, host=8)
+    assert len(below.store(0, names(1, 2, 3), 0)) == 3, "the third has no room on the peer"
+    below.settle(10**7)
+    assert not below.store(0, names(1, 2, 3), 10**7)
+    assert [pool.core.state().blocks for pool in below.pools] == [2, 1]
 
 
 def test_what_goes_from_host_memory_is_read_from_the_disk_at_its_speed() -> None:
@@ -118,14 +128,16 @@ def test_no_tier_ever_holds_more_than_its_capacity(sizes, asked) -> None:
 
 
 def share(model: str, extra: int) -> float:
-    """Per cent of a GH200 that hold a model and some extents more than its least."""
+    """Share in per cent of a GH200 that holds a model, its least KV memory, and `extra` extents."""
     device = profiles.hardware("gh200")
     shape = profiles.shape(profiles.model(model), device, 16, LENGTH, device.memory_bytes)
     return footprint(shape, 0, shape.min_extents + extra) / device.memory_bytes * 100 + 1e-5
 
 
 def chats(path: Any, rows: list[tuple[int, int, int]]) -> Any:
-    """A trace of (session, prompt, output) rows; a session's prompts grow."""
+    """Write a trace of (session, prompt, output) rows; each prompt of a session contains what was
+    said before. Return its path.
+    """
     said: dict[int, int] = {}
     with path.open("w") as file:
         for number, (session, prompt, output) in enumerate(rows):
@@ -137,7 +149,9 @@ def chats(path: Any, rows: list[tuple[int, int, int]]) -> Any:
 
 
 def setup(mode: str, file: Any, **changed: Any) -> Setup:
-    """Two models on shares that leave each a handful of requests."""
+    """Experiment with two models whose shares hold a handful of requests each; `file` is the trace,
+    `changed` replaces keys.
+    """
     tenants = [
         {"name": "a", "model": "llama-3-8b", "share": share("llama-3-8b", 6)},
         {"name": "b", "model": "opt-6.7b", "share": share("opt-6.7b", 10)},
@@ -158,7 +172,7 @@ ROWS = st.lists(
 
 
 class Capacity(Observer):
-    """Looks at every tier after every event."""
+    """Observer that checks after every event that no tier holds more than its capacity."""
 
     def __init__(self, world: World, hierarchy: Hierarchy) -> None:
         self.hierarchy, self.seen = hierarchy, 0
@@ -229,7 +243,7 @@ def _no_pin_is_left(pool: Any) -> bool:
 
 
 def endless(made: Setup) -> Setup:
-    """Tiers that hold everything, and links that take no time."""
+    """The same setup with a host tier that holds all blocks, and with a link that takes no time."""
     made.speeds = {m: Speed(1 << 44, 1e21, 0) for m in (Medium.HOST,)}
     fast = profiles.SourcedPositive(value=1e12, source="no such link")
     made.hardware = made.hardware.model_copy(update={"link_mixed_gb_s": fast})
@@ -239,9 +253,11 @@ def endless(made: Setup) -> Setup:
 @examples(25)
 @given(rows=ROWS)
 def test_an_endless_tier_over_an_endless_link_only_helps(tmp_path_factory, rows) -> None:
-    """One request at a time: together, one that is ready sooner may make the others' steps longer.
+    """Chats run one request at a time, without a cache, with a prefix cache, and with an endless
+    tier: each run is no slower than the one before.
 
-    The last to end may then end later, as with any schedule of jobs of which one becomes shorter.
+    With several at a time, a request that is ready sooner may make the steps of others longer, and
+    the last one may end later.
     """
     file = chats(tmp_path_factory.mktemp("endless") / "chats.jsonl", rows)
     alone = [{"name": "a", "model": "opt-6.7b", "share": share("opt-6.7b", 1), "max_num_seqs": 1}]
@@ -259,7 +275,7 @@ def test_an_endless_tier_over_an_endless_link_only_helps(tmp_path_factory, rows)
 
 @cache
 def suspended(policy: str, bytes_: str = "64GiB", **tiers_: Any) -> dict[str, Any]:
-    """Two models in turns, both with more requests than fit."""
+    """Figures of two models in turns, each with more requests than fit into its memory."""
     tenants = [
         {"name": m, "model": m, "share": share(m, 12), "rate": 12}
         for m in ("llama-3-8b", "opt-6.7b")
@@ -283,7 +299,9 @@ def test_suspended_requests_are_spilled_and_resume_by_loading() -> None:
 
 
 def test_late_blocks_are_computed() -> None:
-    """A link that KV blocks hardly pass: what pends longer than the patience is a miss."""
+    """The link is so slow that loads of KV blocks last longer than the patience. They count as
+    misses, and the requests complete.
+    """
     tenants = [{"name": "a", "model": "opt-6.7b", "share": share("opt-6.7b", 2), "rate": 20}]
     written = {
         "title": "slow",
@@ -299,7 +317,9 @@ def test_late_blocks_are_computed() -> None:
 
 
 def test_loads_share_the_link_with_streamed_layers() -> None:
-    """Only what a step leaves of the link is theirs."""
+    """A load of KV blocks gets the part of the link that streamed layers leave in each step, and
+    nothing while they need all of it.
+    """
     from mirage.simulate.loads import RequestLoad, TierLoads
 
     loads = TierLoads.__new__(TierLoads)

@@ -41,13 +41,15 @@ def setup(rates=RATES, max_model_len=2048, **asked) -> Setup:
 
 
 def drawn(setup: Setup, seed=0) -> dict[str, list[tuple[int, int, int]]]:
-    """(arrival, prompt, output) of each tenant, in picoseconds and tokens."""
+    """Drawn requests of each tenant: (arrival in picoseconds, prompt tokens, output tokens)."""
     found = workload.requests(setup, seed)
     return {name: [(r.arrival, r.prompt, r.output) for r in each] for name, each in found.items()}
 
 
 def azure(path, rows) -> None:
-    """A file in Azure's format of rows (seconds, context, output)."""
+    """Write a file in the format of Azure's trace, from rows of (seconds, context tokens, output
+    tokens).
+    """
     start = datetime(2023, 11, 16, 18, tzinfo=UTC)
     with path.open("w", newline="") as file:
         file.write("TIMESTAMP,ContextTokens,GeneratedTokens\r\n")
@@ -58,7 +60,7 @@ def azure(path, rows) -> None:
 
 @pytest.fixture
 def bursts(tmp_path):
-    """Rows whose gaps all differ: 400 over some five minutes."""
+    """File in Azure's format with 400 rows over some five minutes, whose gaps all differ."""
     path, time, rows = tmp_path / "bursts.csv", 0.0, []
     rng = np.random.default_rng(4)
     for gap in rng.exponential(0.7, 400):
@@ -167,7 +169,7 @@ def test_other_rates_leave_lengths_as_they_are() -> None:
 
 
 def variation(rows) -> float:
-    """Coefficient of variation of the times between arrivals."""
+    """Coefficient of variation of the gaps between arrivals in `rows`."""
     gaps = np.diff([arrival for arrival, _, _ in rows])
     return gaps.std() / gaps.mean()
 
@@ -253,7 +255,7 @@ def test_a_trace_is_dealt_as_the_replayer_deals_it(bursts, traffic, seed, scale)
 
 @pytest.fixture
 def prompts(tmp_path):
-    """Requests without arrivals, each of another length."""
+    """File of 400 requests without arrivals, each with a different length."""
     path = tmp_path / "prompts.jsonl"
     rows = ({"prompt": "word" * n, "output_tokens": n} for n in range(1, 401))
     path.write_text("\n".join(map(json.dumps, rows)))
@@ -317,7 +319,9 @@ def test_tenants_may_be_asked_in_any_order(bursts) -> None:
 
 
 def test_a_long_trace_streams(tmp_path) -> None:
-    """The first part of 200,000 rows, in a fraction of the memory that even it would fill."""
+    """The first 15,000 of 200,000 rows are read. Memory stays below 1 MB, less than these rows
+    alone would fill.
+    """
     path, drained = tmp_path / "long.csv", 15_000
     with path.open("w") as file:
         file.write("TIMESTAMP,ContextTokens,GeneratedTokens\n")

@@ -38,16 +38,16 @@ MODES: dict[str, dict[str, Any]] = {
 }
 LENGTH = 512
 TENANTS = {"llama-3-8b": (20, 8.0), "qwen2.5-7b": (2, 6.0), "opt-6.7b": (25, 5.0)}
-"""Extents beyond the least, and requests a second."""
+"""By model: extents beyond the least, and requests a second."""
 WORLDS = list(product(MODES, KNOWN))
 MOST_REPORTS = 2000
-"""At one moment: a world that says more stands still."""
+"""Most reports at one moment: a world with more stands still."""
 
 each_world = pytest.mark.parametrize(("mode", "policy"), WORLDS)
 
 
 def share(model: str, extra: int, length: int = LENGTH, parts: int = 1) -> float:
-    """Per cent of a GH200 that hold a model and some extents more than its least."""
+    """Share in per cent of a GH200 that holds a model, its least KV memory, and `extra` extents."""
     device = profiles.hardware("gh200")
     shape = profiles.shape(profiles.model(model), device, 16, length, device.memory_bytes, parts)
     return footprint(shape, 0, shape.min_extents + extra) / device.memory_bytes * 100 + 1e-5
@@ -55,7 +55,9 @@ def share(model: str, extra: int, length: int = LENGTH, parts: int = 1) -> float
 
 @cache
 def tight(mode: str, requests: int = 60, **workload: Any) -> Setup:
-    """Three models on shares that leave each a handful of requests, and bursts of many."""
+    """Experiment with three models whose shares hold a handful of requests each, and with bursts of
+    many requests.
+    """
     tenants = [
         {"name": name, "model": name, "share": share(name, extra), "rate": rate}
         for name, (extra, rate) in TENANTS.items()
@@ -80,19 +82,23 @@ def tight(mode: str, requests: int = 60, **workload: Any) -> Setup:
 
 @dataclass
 class Watch(Observer):
-    """What was wrong after any event, first of each kind, and what the requests were."""
+    """Observer that checks what must hold after each event. It keeps the first fault of each kind,
+    and the finished requests.
+    """
 
     world: World
     broken: dict[str, str] = field(default_factory=dict)
     done: dict[str, list[tuple[SimulatedRequest, int, int]]] = field(default_factory=dict)
-    """By engine: (request, its first token, its last)."""
+    """Finished requests by engine: request, time of its first token, and time of its last, in
+    picoseconds.
+    """
     most: Counter[str] = field(default_factory=Counter)
     """The most bytes, layers and extents at any time, by engine."""
     least: dict[str, int] = field(default_factory=dict)
     stepping: int = 0
-    """Most engines that stepped at a time."""
+    """Largest number of engines that stepped at a time."""
     said: Counter[int] = field(default_factory=Counter)
-    """Reports, by their time."""
+    """Number of reports, by their time in picoseconds."""
 
     def __post_init__(self) -> None:
         self.done = {engine.name: [] for engine in self.world.engines}
@@ -114,7 +120,9 @@ class Watch(Observer):
         self._look_at_report(engine, report)
 
     def began(self, engine: Engine) -> None:
-        """A step is at least as long as its compute, shared with all that step beside it."""
+        """Check that a step takes at least its compute time, which it shares with all engines that
+        step beside it.
+        """
         beside, holding = self._beside(engine), engine.holding
         load = engine.costs.load_ps * (1 + sum(e.streams for e in beside))
         streaming = Streaming(
@@ -162,7 +170,7 @@ class Watch(Observer):
         self.least[name] = min(least, holding.extents)
 
     def _look_at_kept(self, engine: Engine) -> None:
-        """Values that are kept until they change are what would be found anew."""
+        """Check that values which the engine caches equal those computed anew."""
         name, holding, queues = engine.name, engine.holding, engine.queues
         usable = holding.usable_extents * holding.shape.extent_blocks - 1
         self.must("allocatable", holding.blocks == usable, (name, holding.blocks, usable))
@@ -175,12 +183,12 @@ class Watch(Observer):
             self.must("event", engine.next_event == event, (name, engine.next_event, event))
 
     def _beside(self, engine: Engine) -> list[Engine]:
-        """Engines that step at this moment and take compute and link from `engine`."""
+        """Engines that step at this moment and share compute and link with `engine`."""
         beside = [e for e in self.world.engines if e.stepping and e is not engine]
         return beside if self.world.co_running else []
 
     def _look_at_report(self, engine: Engine, sent: Report) -> None:
-        """T_c is that of a step that would begin now."""
+        """Check that the T_c in a report is that of a step that would begin now."""
         co_runners, batch = 1 + len(self._beside(engine)), engine.queues.batch
         work = Work(batch.size, batch.context)
         exact = engine.costs.roofline.compute_ps(work, co_runners) / PS
@@ -190,8 +198,9 @@ class Watch(Observer):
 
 
 def blocks(engine: Engine, request: SimulatedRequest) -> int:
-    """KV blocks of a running request, counted from its tokens alone; of one that loads those that
-    it loads into: whole ones, and at least one token is left to compute."""
+    """KV blocks that a request must have, by its tokens alone. One that loads has whole blocks, and
+    at least one token left to compute.
+    """
     queues, block_tokens = engine.queues, engine.limits.block_tokens
     if request in queues.loading:
         assert request.computed <= request.blocks * block_tokens < request.known
@@ -214,7 +223,7 @@ class Played:
 
 @cache
 def played(mode: str, policy: str) -> Played:
-    """One run from start to end, by `run.run`, and what was seen of it."""
+    """Figures of one run of `tight` under a policy, with the checks of its `Watch`."""
     watches: list[Watch] = []
     figures = run.run(tight(mode), policy, 1, begun=lambda world: watches.append(Watch(world)))
     del figures["timelines"]
@@ -325,7 +334,9 @@ def test_behind_a_wall_nobody_holds_more_than_its_share(policy: str) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_these_worlds_are_short_of_memory(mode: str) -> None:
-    """Else they would show little."""
+    """Control: the worlds are so short of memory that `static` preempts often and `mirage` remaps
+    layers. Otherwise the other tests would show little.
+    """
     assert played(mode, "static").figures["preemptions"] > 10
     assert played(mode, "mirage").figures["layers_remapped_max"] > 0
     assert played(mode, "mirage").figures["preemptions"] < 10
@@ -359,7 +370,9 @@ def test_no_answer_comes_before_its_question(mode: str, policy: str) -> None:
 
 @each_world
 def test_gaps_between_tokens_add_up_to_the_time_of_all_tokens(mode: str, policy: str) -> None:
-    """For each request, the time from its first token to its last, and no gap missing."""
+    """The gaps of all finished requests sum to the times from their first tokens to their last;
+    TTFTs and end-to-end times are those that the observer saw.
+    """
     seen = played(mode, policy)
     for engine in seen.engines:
         finished = seen.watch.done[engine.name]
@@ -398,7 +411,9 @@ def test_engines_do_step_beside_each_other(mode: str) -> None:
 
 
 def test_a_lone_request_takes_as_long_as_the_first() -> None:
-    """Of one engine that nobody shares the device with, idle in between."""
+    """Two requests come so far apart that each has the device for itself. The TTFT of each is
+    exactly its prefill's compute time.
+    """
     setup = Setup(
         Experiment.model_validate(
             {
@@ -421,7 +436,9 @@ def test_a_lone_request_takes_as_long_as_the_first() -> None:
 @pytest.mark.parametrize("policy", ["pooled", "mirage", "growth-only", "uncapped"])
 @pytest.mark.parametrize("mode", MODES)
 def test_few_words_are_said_at_a_time(mode: str, policy: str) -> None:
-    """No wish is repeated until all the device is granted; nobody takes and gives for ever."""
+    """Engine and controller exchange at most 60 messages at one moment. No engine asks again and
+    again, and none gives and takes for ever.
+    """
     world = build.world(tight(mode), KNOWN[policy], 1)
     watch = Watch(world)
     world.run()
@@ -432,7 +449,9 @@ def test_few_words_are_said_at_a_time(mode: str, policy: str) -> None:
 
 
 def random_world(seed: int) -> tuple[Setup, str]:
-    """Small models on small shares, every knob somewhere."""
+    """Setup and policy drawn by `seed`: small models on small shares, with random values of all
+    settings.
+    """
     rng = Random(seed)
     mode = rng.choice(list(MODES))
     parts, length = rng.choice([1, 4]), rng.choice([256, 512])

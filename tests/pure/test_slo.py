@@ -1,4 +1,4 @@
-"""Limits of a request, goodput under them, and what the client gave up."""
+"""Limits on a request's latencies, goodput within them, and requests that the client gave up."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Requests that a turn's end leaves give up KV memory, where that pays."""
+"""KV memory that suspended requests give up at the end of a turn, where that pays."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ FAST = (1e-3, 1.0)
 def spilled(
     used: int, kv: int, turns: TurnLengths, times: tuple[float, float] = FAST, unknown: bool = False
 ) -> int:
-    """Bytes that a tenant gives up which holds `kv` extents and uses so many of them."""
+    """Bytes that a tenant gives up which holds `kv` extents and uses `used`; with `unknown`, its
+    load time is not known.
+    """
     suspended = tenant("a", used, kv=kv, times=times)
     if unknown:
         report = structs.replace(suspended.report, layer_load_s=0.0)
@@ -68,7 +70,9 @@ def test_no_more_is_given_up_than_is_used_and_there_is_room_for(
 
 @given(st.floats(1e-3, 1e9), st.integers(2, 34), st.sampled_from([Policy.POOLED, Policy.MIRAGE]))
 def test_in_turns_nobody_is_called_back(turn_s: float, used: int, policy: Policy) -> None:
-    """`a` has lost its turn with `used` extents, 10 of them its share; it is `b`'s now."""
+    """`a` has lost its turn to `b`, and its suspended requests use more extents than its share of
+    10. No plan recalls them or takes the memory that they use.
+    """
     if policy is Policy.POOLED:
         used = min(used, 18)
     suspended = tenant("a", used, active=False, kv=used, percent=20, times=SLOW)
@@ -80,7 +84,9 @@ def test_in_turns_nobody_is_called_back(turn_s: float, used: int, policy: Policy
 
 
 class Stopped:
-    """Requests, newest last, each with so many blocks; the last of them may still be `coming`."""
+    """Suspended requests, the newest last, by their numbers of blocks; blocks of the last one may
+    still be `coming` from a tier.
+    """
 
     def __init__(self, *blocks: int) -> None:
         self.blocks, self.coming = list(blocks), False

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.pure
 
 
 class Requests:
-    """Stands for the queues of an engine."""
+    """Stand-in for an engine's requests: how many run, and how many were preempted."""
 
     def __init__(self, running: int = 0, preempted: int = 0) -> None:
         self.running, self.preempted = running, preempted
@@ -63,7 +63,7 @@ def test_bounds_are_lifted_when_the_step_is_scheduled_and_when_that_fails() -> N
 
 
 class Engine:
-    """A `StepHold` and what it asks."""
+    """Stand-in for an engine with a `StepHold`; it keeps the messages that this sends."""
 
     def __init__(self, *, answerable: bool = True, running: int = 1) -> None:
         self.now_s = 0.0
@@ -84,7 +84,7 @@ class Engine:
         )
 
     def step(self, lacks: int = 0) -> bool:
-        """One step; what it says of what is missing."""
+        """Run one step that lacks so many blocks; returns the result of `end_step`."""
         self.hold.begin_step()
         with self.bounds.of_step(self.turn.admits()):
             if lacks:

@@ -1,4 +1,4 @@
-"""Periods of steps: of one after the other, of two in flight, and with rests between them."""
+"""Lengths of steps: one after the other, two in flight, and with pauses between them."""
 
 from __future__ import annotations
 

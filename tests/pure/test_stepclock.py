@@ -1,16 +1,19 @@
-"""The step clock: what a device that runs behind computed, known when it has passed."""
+"""The step clock: compute time of a device that runs behind its host, known afterwards."""
 
 from __future__ import annotations
 
 import pytest
 
-from mirage.engine.stepclock import MOST_PENDING, EventClock
+from mirage.control.compute_time import MOST_PENDING
+from mirage.engine.stepclock import EventClock
 
 pytestmark = pytest.mark.pure
 
 
 class Device:
-    """Marks are reached when `now` has come to them; enqueued work moves `enqueued`."""
+    """Stand-in for a device that computes behind its host: enqueued work raises `enqueued`, and a
+    mark has passed when `now` has come to it.
+    """
 
     def __init__(self) -> None:
         self.enqueued = self.now = 0.0

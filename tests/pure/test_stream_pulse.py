@@ -1,4 +1,4 @@
-"""Comments in silent streams, by a clock that nobody waits for."""
+"""Comments that keep a silent stream open, by a clock that jumps instead of waiting."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ import pytest
 from aiohttp import web
 
 from mirage.serve.clients.stream_pulse import COMMENT, StreamPulse
-from mirage.serve.wholeevents import WholeEvents
+from mirage.serve.http.whole_events import WholeEvents
 
 pytestmark = pytest.mark.pure
 EVENT = b"data: 1\n\n"
 
 
 class JumpingSelector(selectors.SelectSelector):
-    """Passes over the time that its loop would wait for."""
+    """Selector that returns at once, and adds the time that its loop would have waited to its
+    clock.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +35,7 @@ class JumpingSelector(selectors.SelectSelector):
 
 
 class JumpingLoop(asyncio.SelectorEventLoop):
-    """A loop whose time is that of its selector."""
+    """Event loop whose time is the clock of its selector."""
 
     def __init__(self) -> None:
         self._jumps = JumpingSelector()
@@ -44,7 +46,9 @@ class JumpingLoop(asyncio.SelectorEventLoop):
 
 
 class Sink:
-    """An answer: what was written, and when. `blocks` seconds each write of an event takes."""
+    """Stand-in for an answer to a client. It records each write with its time, and a write of an
+    event takes `blocks` seconds.
+    """
 
     def __init__(self, blocks: float = 0.0, gone: bool = False) -> None:
         self.written: list[tuple[float, bytes]] = []
@@ -63,7 +67,9 @@ def comments(
     events: WholeEvents | None,
     quiet_s: float | None = 15.0,
 ) -> list[float]:
-    """Times at which comments were written."""
+    """Times at which comments were written, in seconds since the start of `scenario`. `events` is
+    None for an answer that is no stream.
+    """
 
     async def main() -> None:
         response = cast(web.StreamResponse, sink)
@@ -83,7 +89,7 @@ def comments(
 
 
 async def writes(pulse: StreamPulse) -> None:
-    """An event each ten seconds until 30, and silence until 63."""
+    """Write an event after 10, 20 and 30 s, and nothing more until 63 s."""
     for _ in range(3):
         await asyncio.sleep(10)
         await pulse.write(EVENT)
@@ -100,7 +106,9 @@ def test_without_events_or_a_time_there_is_none() -> None:
 
 
 def test_who_does_not_read_gets_none() -> None:
-    """An event takes 40 s to be sent: until 50, 100 and 150."""
+    """The client reads so slowly that each event takes 40 s to be sent. No comment is written
+    meanwhile, only 15 and 30 s after the last event was sent.
+    """
     assert comments(Sink(blocks=40), writes, WholeEvents()) == [165, 180]
 
 

@@ -1,4 +1,4 @@
-"""Values of every file that is read: what is no number, no switch or no text is refused as such."""
+"""Values in all files that are read: one of the wrong type is refused, not converted."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def schemas(of: type[Strict] = Strict) -> Iterator[type[Strict]]:
 
 
 def kinds(annotation: Any) -> set[Any]:
-    """Types that a field may have, inside of unions and of ``Annotated``."""
+    """Types that a field may have, taken out of unions and `Annotated`."""
     parts = [part for part in get_args(annotation) if not isinstance(part, str)]
     if not parts or getattr(annotation, "__origin__", None) in (dict, list, tuple):
         return {annotation}
@@ -51,7 +51,7 @@ def fields(*wanted: type, without: tuple[type, ...] = ()) -> list[Any]:
 
 
 def _reads_text(field: FieldInfo) -> bool:
-    """True for what has a reader of its own, such as a size."""
+    """True for a field with a validator that reads text, such as a size."""
     inside = [
         part.__metadata__ for part in get_args(field.annotation) if get_origin(part) is Annotated
     ]
@@ -59,7 +59,7 @@ def _reads_text(field: FieldInfo) -> bool:
 
 
 def refused(schema: type[Strict], name: str, value: Any) -> bool:
-    """True if the field `name` is among the validation errors."""
+    """True if a validation of `schema` with this value names the field `name` as wrong."""
     with pytest.raises(ValueError, match=f"validation errors? for {schema.__name__}") as error:
         schema.model_validate({name: value})
     return any(one["loc"][:1] == (name,) for one in error.value.errors())  # type: ignore[attr-defined]
@@ -88,7 +88,9 @@ def test_text_is_text(schema: type[Strict], name: str) -> None:
 
 
 def test_what_yaml_has_no_type_for_is_read_from_what_it_has() -> None:
-    """Lists for pairs, text for choices and paths."""
+    """YAML has no pairs, choices or paths. Fields of these types accept lists and texts, although
+    all other fields are strict.
+    """
     lax = {param.values for param in fields(Path)}
     for schema in set(schemas()):
         for name, field in schema.model_fields.items():
@@ -138,7 +140,7 @@ def test_it_is_one_line(tmp_path: Path, text: str, line: str) -> None:
 
 
 def test_numbers_may_be_written_as_numbers_are(tmp_path: Path) -> None:
-    """YAML 1.1 takes ``1e6`` for text."""
+    """`1e6` is read as a number, although YAML 1.1 calls it a text."""
     file = tmp_path / "c.yaml"
     file.write_text("a: [1e6, 1E-3, +2e1, .5e1, 1.5, 12, 1e6x, e5, 1_000, '1e6']")
     assert read_yaml(file)["a"] == [1e6, 1e-3, 20, 5, 1.5, 12, "1e6x", "e5", 1000, "1e6"]

@@ -1,4 +1,4 @@
-"""Keys that end engines are refused after the third time, for a while, at that tenant alone."""
+"""A key whose requests ended a tenant's engine three times is refused there for a while."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ def ended_by(tenant: RoutedTenant, key: str, body: str, ending: Ending, now: flo
 def test_a_tenants_engine_ends_are_strikes_of_the_culprits_key(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Each of its bodies is another one. Ends that nobody is blamed for do not count."""
+    """Three different requests of the key "ci" end an engine, so the key is refused for 600 s. Ends
+    by a signal, and those of requests without a key, count against no key.
+    """
     tenant = RoutedTenant(RoutedRow("a", "/run/a.sock", 256))
     for at in range(MOST_STRIKES):
         ended_by(tenant, "ci", f"body{at}", FAULT, float(at))

@@ -1,4 +1,4 @@
-"""Which request ended an engine: named soon if it comes again, and nobody is refused for ever."""
+"""Blame for the end of an engine: the culprit is found soon, and no request is refused for ever."""
 
 import pytest
 from hypothesis import given
@@ -82,7 +82,9 @@ def test_a_request_whose_client_left_long_before_its_hang_was_noticed_was_there(
 
 
 def test_what_was_answered_well_is_no_culprit_at_once() -> None:
-    """A probe that always sends the same is alone with an engine that fails for itself."""
+    """A probe with the same body was answered well, and is alone with the engine when that ends by
+    itself. It is blamed only if the engine ends twice without a good answer between.
+    """
     made, now = Suspects(), 0.0
     for _ in range(5):
         (number,) = begin(made, "probe")
@@ -108,7 +110,9 @@ def test_of_several_only_those_not_known_to_be_good_may_have_ended_it() -> None:
 
 @pytest.mark.parametrize("end", [FAULT, HANG])
 def test_a_probe_that_is_there_each_time_is_not_blamed_for_others(end: Ending) -> None:
-    """The probe is sent again at once, beside the next bad request, before it can be answered."""
+    """A probe that was answered well runs beside another bad request each time the engine ends. The
+    bad one is suspected, and the probe is never refused.
+    """
     made = Suspects()
     (number,) = begin(made, "probe")
     made.ends(number, 0.0, well=True)
@@ -209,13 +213,15 @@ def test_a_line_names_some_and_counts_the_rest() -> None:
     made = Suspects()
     begin(made, *"abcdef")
     line = str(made.engine_ended(FAULT, 0.0))
-    assert "one of 6 requests (" in line and "fingerprint d" in line and line.endswith("; 2 more)")
-    assert "fingerprint e" not in line
+    assert "one of 6 requests (" in line and "digest d" in line and line.endswith("; 2 more)")
+    assert "digest e" not in line
 
 
 @given(st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=8, unique=True))
 def test_a_request_that_ends_every_engine_is_found_the_second_time(names: list[str]) -> None:
-    """Its client, and all others, send again until they are answered."""
+    """Several clients send their requests again until they are answered, and one of them ends each
+    engine. It is known after two ends.
+    """
     made, bad, now = Suspects(), names[0], 0.0
     begin(made, *names)
     made.engine_ended(FAULT, now)
@@ -235,7 +241,7 @@ def test_a_request_that_ends_every_engine_is_found_the_second_time(names: list[s
 
 
 class Anything(RuleBasedStateMachine):
-    """Requests and ends in any order."""
+    """Random requests, answers and ends of engines."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -264,9 +270,9 @@ class Anything(RuleBasedStateMachine):
         good = {n for n in "abcdef" if self.made._good.get(n, self.now) > self.now}
         suspected = {n for n in "abcdef" if self.made._is_suspect(n, self.now)}
         blame = self.made.engine_ended(ending, self.now)
-        there = {r.fingerprint for r in blame.there}
+        there = {r.body_digest for r in blame.there}
         assert set(self.running.values()) <= there
-        assert (blame.culprit is None) or blame.culprit.fingerprint in there
+        assert (blame.culprit is None) or blame.culprit.body_digest in there
         if len(there) == 1 and ending is FAULT and not there & good:
             assert blame.culprit is not None
         if ending.evidence is not Evidence.FAULT and not there & suspected:
@@ -283,7 +289,7 @@ class Anything(RuleBasedStateMachine):
 
     @invariant()
     def at_most_one_suspect_that_was_never_good_is_there(self) -> None:
-        there = {r.fingerprint for r in self.made._there(self.now)}
+        there = {r.body_digest for r in self.made._there(self.now)}
         allowed = [n for n in "abcdef" if self.made.refuses(n, self.now) is None]
         alone = {n for n in there if self.made._runs_alone(n, self.now)}
         assert len(alone) <= 1

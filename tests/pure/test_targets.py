@@ -1,4 +1,4 @@
-"""What a share holds, and the way from one allotment to another."""
+"""KV memory that a share pays for, and the steps from one allotment to another."""
 
 from __future__ import annotations
 

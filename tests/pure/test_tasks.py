@@ -1,4 +1,4 @@
-"""The event loop keeps no task alive: whoever begins one keeps it until it is done."""
+"""The event loop keeps no task alive, so whoever begins one must keep it until it is done."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ THROUGH = (ast.Tuple, ast.List, ast.ListComp, ast.SetComp, ast.DictComp)
 
 
 def begun(tree: ast.AST) -> Iterator[tuple[ast.Call, ast.AST]]:
-    """Calls that begin a task, each with the statement or the expression that has its result."""
+    """Calls that begin a task, each with the syntax node that gets its result."""
     above = {below: node for node in ast.walk(tree) for below in ast.iter_child_nodes(node)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func).removeprefix("asyncio.") in BEGIN:
@@ -35,7 +35,9 @@ def begun(tree: ast.AST) -> Iterator[tuple[ast.Call, ast.AST]]:
 
 
 def nobodys(tree: ast.AST) -> list[str]:
-    """Calls whose task nobody keeps. What is shielded is kept if it has a name."""
+    """Source of the calls whose task is kept nowhere. A shielded task counts as kept if it has a
+    name.
+    """
     return [
         ast.unparse(call)
         for call, parent in begun(tree)
@@ -70,7 +72,9 @@ def test_an_owner_is_found(code: str, kept: bool) -> None:
 
 
 class Stuck:
-    """An applier that waits for something which nobody else holds."""
+    """Stand-in for the applier of configurations: it waits for a future that only the waiting task
+    itself refers to.
+    """
 
     revision = Revision()
     awaited: weakref.ref[asyncio.Future[None]]
@@ -85,7 +89,9 @@ class Stuck:
 
 
 async def _removed() -> bool:
-    """True if a tenant is removed although its client went away, and garbage was collected."""
+    """Ask to remove a tenant, let the client go away, and collect garbage. True if the tenant is
+    removed all the same.
+    """
     stuck = Stuck()
     *_, delete = Declaring(stuck).routes()  # type: ignore[arg-type]
     request = make_mocked_request("DELETE", "/tenants/a", match_info={"name": "a"})

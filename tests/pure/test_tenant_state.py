@@ -1,4 +1,6 @@
-"""What reports become: wishes in total, recent maxima, activity, frozen snapshots."""
+"""Reports of engines as the controller's store keeps them: total wishes, recent
+maxima, activity.
+"""
 
 from __future__ import annotations
 
@@ -265,7 +267,9 @@ def seen(made: MetadataStore, now: float) -> list[dict]:
 
 @given(EVENTS, st.booleans(), st.sampled_from([0.0, 1.0, 2.5]))
 def test_what_is_kept_is_what_would_be_made_anew(events: list, temporal: bool, cooldown_s: float):
-    """A store that is asked all the time answers as one that is asked for the first time."""
+    """A store that is asked after each event gives the same answers as a new one that is told all
+    events at once. An answer stays valid exactly until `valid_until`.
+    """
     made = store(temporal=temporal, cooldown_s=cooldown_s)
     now = 0.0
     for number, event in enumerate(events, 1):
@@ -318,7 +322,9 @@ def test_an_old_pause_is_forgotten() -> None:
 
 
 def test_a_tenant_lacked_memory_as_its_last_turn_ended_whatever_comes_meanwhile() -> None:
-    """Whose requests wait for its turn alone does not lack any."""
+    """A tenant counts as having lacked memory if requests waited for it in its last turn. Requests
+    that wait only for the turn do not make it so.
+    """
     made = store(temporal=True)
     short = {"waiting": 3, "admission_extents": 14}
 

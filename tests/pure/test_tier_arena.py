@@ -1,4 +1,6 @@
-"""One arena over a medium of the test's: who goes for whom, and what a medium may say to it."""
+"""Arena of blocks on one medium: the block that is evicted for a new one, and blocks that the
+medium keeps.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ BUDGET = BLOCKS * PAGE
 
 
 class Medium:
-    """Memory in which every question is answered as `stays` and `rescued` say."""
+    """Stand-in for a medium. The test says which blocks it keeps (`stays`), and which it has
+    rescued (`rescued`).
+    """
 
     granule = 1
     most_looks: int | None = None

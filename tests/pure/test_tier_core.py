@@ -292,7 +292,7 @@ def test_a_fingerprint_has_one_size() -> None:
 
 
 class Shelf:
-    """A tier below that holds what it was given."""
+    """Stand-in for the tier below the host pool: it has the blocks that the test gave it."""
 
     def __init__(self) -> None:
         self.names: set[Name] = set()
@@ -334,7 +334,9 @@ def test_a_tenant_that_is_removed_leaves_nothing_but_what_others_need() -> None:
 
 
 def eight(shelf: Shelf) -> tuple[Core, int, list[Sink]]:
-    """A pool that is full of one member's blocks, and what of them is copied to the shelf."""
+    """A full pool of eight blocks of one tenant, that tenant's member number, and the orders to
+    copy blocks to the shelf.
+    """
     core = Core(8 * KIB4, below=shelf)
     member = join(core, "a")
     store(core, member, *range(8))
@@ -437,13 +439,15 @@ def test_what_lies_below_comes_up_when_that_is_asked_for_and_there_is_room() -> 
 
 
 NOTHING = Name(b"", Key(b""))
-"""Zeros that have memory."""
+"""Content of a page that has memory and holds zeros."""
 
 
 class Engines(RuleBasedStateMachine):
-    """Three tenants, two of the same weights and one with larger blocks, and a tier below.
+    """Random requests of three tenants, two with the same weights and one with larger blocks, on a
+    pool with a tier below.
 
-    `memory` is what engines wrote: it must be what is read for as long as a request is told so.
+    `memory` is what engines wrote at each page. A request that was told that a block is there must
+    read exactly that block.
     """
 
     numbers = numbers_of_blocks
@@ -462,13 +466,15 @@ class Engines(RuleBasedStateMachine):
         self.rising: dict[Name, int] = {}
         self.sinking: dict[Name, int] = {}
         self.moving: dict[Name, tuple[int, int]] = {}
-        """Offsets from and to which it is copied."""
+        """Offsets from and to which each block is being copied."""
         self.memory: dict[int, Name] = {}
-        """By offset of a page: what was written there last."""
+        """Block that was written to each page last, by the page's offset."""
         self.locked: dict[int, set[int]] = {}
-        """By slab: pages that devices use, whatever is punched there."""
+        """Pages of each locked slab, by the slab's offset: devices use them even if they are
+        punched.
+        """
         self.unlocking: set[int] = set()
-        """Slabs that engines were told to let go of."""
+        """Offsets of the slabs that engines were told to unlock."""
         self.removed: set[str] = set()
         self.top = BUDGET
         self.core = Core(BUDGET, below=self.shelf)
@@ -549,7 +555,7 @@ class Engines(RuleBasedStateMachine):
                 self.memory.pop(page, None)
 
     def in_use(self) -> set[int]:
-        """Pages that somebody reads or writes."""
+        """Pages that an engine reads or writes, or that are being copied, at this moment."""
         used: set[int] = set()
         for number, mine in self.writing.items():
             for wanted, offset in mine.items():
@@ -601,7 +607,7 @@ class Engines(RuleBasedStateMachine):
     @precondition(lambda self: set(self.members) - self.lost)
     @rule(data=st.data())
     def lose(self, data: st.DataObject) -> None:
-        """It goes on reading and writing, and is heard no more."""
+        """End the connection of an engine, which goes on reading and writing for a while."""
         number = self.member(data)
         self.lost.add(number)
         self.coming = {c for c in self.coming if c[0] != number}
@@ -664,13 +670,15 @@ class Engines(RuleBasedStateMachine):
         self.act()
 
     def locked_for_nobody(self) -> set[int]:
-        """Pages that are to be punched when engines have let go of them."""
+        """Pages of slabs that engines were told to unlock; they are punched after that."""
         return {page for start in self.unlocking for page in self.locked[start]}
 
     @precondition(lambda self: self.writing or self.reading)
     @rule(data=st.data())
     def lock(self, data: st.DataObject) -> None:
-        """Of a slab in which somebody copies; that takes memory for all of it."""
+        """Let an engine lock a slab that it copies from or to. Locking makes memory for the whole
+        slab.
+        """
         pages = sorted(page for page in self.in_use() if page < self.core.span)
         slab = self.core.lock(data.draw(st.sampled_from(pages))) if pages else None
         if slab is not None:
@@ -719,7 +727,9 @@ class Engines(RuleBasedStateMachine):
         assert self.core.state().budget_bytes == self.top
 
     def states(self) -> list[tuple[PoolState, range]]:
-        """Of host memory and of peers, and the offsets of each."""
+        """State of host memory with its range of offsets, and that of peers' memory, if there is
+        any, with its own.
+        """
         state, span = self.core.state(), self.core.span
         found = [(state, range(0, span, KIB4))]
         if state.peers is not None:
@@ -774,7 +784,7 @@ class Engines(RuleBasedStateMachine):
 
 
 class Busy(Engines):
-    """Engines that store much, so that room is always short."""
+    """Engines that store many blocks, so that the pool is always short of room."""
 
     @initialize(kind=st.sampled_from(sorted(POLICIES)))
     def begin(self, kind: str) -> None:
@@ -785,7 +795,7 @@ class Busy(Engines):
     @precondition(lambda self: set(self.members) - self.lost)
     @rule(data=st.data(), first=numbers_of_blocks, count=st.integers(4, 12))
     def store(self, data: st.DataObject, first: int, count: int) -> None:
-        """What has room of some blocks in a row."""
+        """Store a row of `count` blocks, as many of them as the pool has room for."""
         number = self.member(data)
         mine = self.writing.setdefault(number, {})
         wanted = [k for k in keys(*range(first, first + count)) if k not in mine]
@@ -805,7 +815,9 @@ class Busy(Engines):
 
 
 class BackedPeers(Busy):
-    """Peers above, whose memory is wanted back at any moment."""
+    """Random requests to a pool with peers' memory above host memory; the peers' owners want their
+    memory back at any moment.
+    """
 
     plan = PeerPlan({"p": 6 * KIB4, "q": 5 * KIB4}, backed=True)
 

@@ -1,4 +1,4 @@
-"""Blocks on peers whose memory a holder makes: asked for first, given back last, lost at once."""
+"""Blocks in peers' memory: memory is asked for first, given back last, and may be lost at once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ PEER = 8 * GRANULE
 
 
 class World:
-    """One member, and a holder whose `made` is the truth: bytes by their first offset."""
+    """A pool with one member, and a peer that lends memory. `made` has the lent memory that exists:
+    bytes by first offset.
+    """
 
     def __init__(self, *, backed: bool = True, block: int = BLOCK) -> None:
         plan = PeerPlan({"gpu1": PEER}, backed=backed, granule=GRANULE)
@@ -74,13 +76,15 @@ class World:
         return given
 
     def check_there(self, offset: int) -> None:
-        """A place on a peer is in memory that was made and is not on its way back."""
+        """Check that an offset on a peer lies in lent memory that exists and is not about to go
+        back.
+        """
         if offset >= self.core.span:
             (start,) = [s for s, n in self.made.items() if s <= offset < s + n]
             assert start not in self.returning
 
     def store(self, *numbers: int) -> list[bool]:
-        """Whether each went to a peer."""
+        """Store these blocks; return for each one True if it lies on a peer."""
         given = self.reserve(*numbers)
         self.core.commit(self.me, given)
         self.act()

@@ -1,4 +1,4 @@
-"""Slabs that engines have locked: nothing is punched there, and their memory counts until then."""
+"""Slabs that engines have locked: they are not punched before that ends, and they count as used."""
 
 from __future__ import annotations
 
@@ -26,13 +26,15 @@ def store(core: Core, number: int, *numbers: int) -> list[int]:
 
 
 def lock_all(core: Core, offsets: list[int]) -> set[int]:
-    """First offsets of the slabs that have these."""
+    """Lock the slabs at these offsets; return the first offset of each slab."""
     found = [core.lock(offset) for offset in offsets]
     return {slab.offset for slab in found if slab is not None}
 
 
 def done(core: Core) -> tuple[set[int], int]:
-    """Slabs that are to be unlocked, and bytes that were punched, since it was asked last."""
+    """First offsets of the slabs that engines are to unlock, and the bytes punched, since the last
+    call.
+    """
     actions = core.actions()
     punched = sum(act.range.nbytes for act in actions if isinstance(act, Punch))
     return {act.start for act in actions if isinstance(act, Unlock)}, punched
@@ -48,7 +50,9 @@ def test_a_slab_is_locked_whole() -> None:
 
 
 def test_no_page_of_the_system_is_in_two_slabs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It could not be locked twice, nor punched for one of them: pages of a GH200 have 64 KiB."""
+    """With system pages of 64 KiB, as on a GH200, slabs begin and end at whole pages. A page in two
+    slabs could be neither locked twice nor punched for one of them.
+    """
     large = 1 << 16
     monkeypatch.setattr(space, "PAGE", large)
     core = Core(64 * large)
@@ -77,7 +81,9 @@ def test_what_is_locked_is_punched_once_it_is_let_go_of() -> None:
 
 
 def test_a_slab_of_another_size_opens_once_the_memory_is_there() -> None:
-    """Nobody else leaves meanwhile: what is on its way back is enough."""
+    """A slab for larger blocks needs memory of slabs that engines have locked. It is refused until
+    these are unlocked; no further block is evicted meanwhile.
+    """
     core = Core(BUDGET)
     a, b = join(core, "a"), join(core, "b", blocks=5)
     locked = lock_all(core, store(core, a, *range(12)))

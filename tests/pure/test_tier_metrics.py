@@ -1,4 +1,4 @@
-"""Hits of each tier are told apart, and a disk and peers are told of only where there are some."""
+"""Metrics count hits of each tier apart; disk and peers have metrics only where there are some."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 
 from mirage.config import Policy
 from mirage.protocol import Report
-from mirage.serve.metrics import rendered
-from mirage.serve.registry import DeviceSources, Registry, TenantServer
-from mirage.serve.tier_metrics import tier_metrics
+from mirage.serve.metrics.registry import rendered
+from mirage.serve.metrics.tiers import tier_metrics
+from mirage.serve.registry.registry import DeviceSources, Registry, TenantServer
 from mirage.tiers.blocks import Name, Rise
 from mirage.tiers.contract import Key, Member
 from mirage.tiers.core import Core
@@ -39,7 +39,7 @@ DISK = {
 
 
 class Shelf:
-    """A tier below with one block."""
+    """Stand-in for the tier below the host pool, which has the block "deep" alone."""
 
     def has(self, name: Name, nbytes: int) -> bool:
         return name.key == b"deep"

@@ -1,4 +1,6 @@
-"""Blocks on peers: they come first, what goes from there is copied down, revocation is in order."""
+"""KV blocks go to peers first, and are copied to host memory when they leave; a peer's memory is
+revoked only when its blocks are copied or given up.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ PAGE = 4096
 
 
 class Pool:
-    """One member, whose copies end when a test says so."""
+    """A pool with one member and peers; the test says when copies end."""
 
     def __init__(self, *, backed: bool = True, peer: int = 4, host: int = 8) -> None:
         self.core = Core(host * PAGE, peers=PeerPlan({"gpu1": peer * PAGE}, backed=backed))
@@ -31,7 +33,7 @@ class Pool:
                 self.told[act.key] = act.found, act.offset >= self.core.span
 
     def store(self, *numbers: int) -> list[bool]:
-        """Whether each went to a peer."""
+        """Store these blocks; return for each one True if it lies on a peer."""
         given = self.core.reserve(self.me, [Key(b"%d" % n) for n in numbers])
         self.core.commit(self.me, given)
         self.act()
@@ -56,7 +58,7 @@ class Pool:
 
     @property
     def lent(self) -> int:
-        """Pages."""
+        """Number of pages that the peer "gpu1" has lent."""
         peers = self.core.state().peers
         assert peers is not None
         return peers.devices["gpu1"].held_bytes // PAGE

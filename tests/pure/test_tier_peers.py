@@ -1,4 +1,6 @@
-"""Peers' memory by lease: the ledger is the truth, best fit is best, each revocation told once."""
+"""Peers' memory by lease: the ledger's sums are right, best fit is best, a
+revocation is told once.
+"""
 
 from __future__ import annotations
 
@@ -136,7 +138,9 @@ def test_what_cannot_be_is_refused() -> None:
 
 
 class Lending(RuleBasedStateMachine):
-    """Two devices, two holders that may end at any moment; `held` is the truth."""
+    """Random leases on two devices for two holders that may end at any moment; `held` are the
+    leases that they really have.
+    """
 
     leases = Bundle("leases")
     CAPACITY: ClassVar = {"a": 24, "b": 16}
@@ -173,7 +177,7 @@ class Lending(RuleBasedStateMachine):
         self.draining.discard(lease)
 
     def free_runs(self, device: str) -> dict[int, int]:
-        """Bytes of each, by its offset."""
+        """Lengths in bytes of the free runs of a device, by offset, computed from `held`."""
         ends = sorted((le.offset, le.offset + le.nbytes) for le in self.held if le.device == device)
         points = [0, *(point for pair in ends for point in pair), self.CAPACITY[device]]
         pairs = list(zip(points[::2], points[1::2], strict=True))
@@ -267,7 +271,7 @@ class Lending(RuleBasedStateMachine):
 
     @invariant()
     def none_is_lost(self) -> None:
-        """Nothing that could go stays."""
+        """Check that each lease that is being returned still has a reason to stay."""
         for lease in self.draining:
             assert self.pins.get(lease) or (self.held[lease].backed and lease not in self.saved)
 

@@ -1,4 +1,4 @@
-"""In which order blocks are evicted."""
+"""The order in which policies evict blocks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ steps = st.lists(st.tuples(st.sampled_from(["want", "use", "evict", "drop"]), na
 
 
 def want(policy, name, held: set, capacity: int) -> bool:
-    """As a cache of a fixed size has it; whether it was a hit."""
+    """Access a block in a cache of fixed size that uses the policy; True for a hit."""
     if name in held:
         policy.use(name)
         return True

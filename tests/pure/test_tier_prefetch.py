@@ -1,4 +1,4 @@
-"""Which blocks come up next: in the scheduler's order, and few at a time."""
+"""Blocks to fetch from below ahead of time: in the scheduler's order, and few at a time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ def keys(*numbers: int) -> list[Key]:
 
 
 class Disk:
-    """Answers as a pool: what a request seeks is BELOW until it was asked to come up and came."""
+    """Stand-in for the pool: a block is BELOW until it was ordered, then COMING until the test lets
+    it come.
+    """
 
     def __init__(self) -> None:
         self.states: dict[tuple[str, Key], Lookup] = {}
@@ -39,7 +41,7 @@ class Disk:
         return self.asked
 
     def come(self, state: Lookup = Lookup.READY) -> None:
-        """All that is under way."""
+        """Let all copies that are under way end, with the state `state`."""
         for pair, found in self.states.items():
             if found is Lookup.COMING:
                 self.states[pair] = state
@@ -157,14 +159,16 @@ def test_all_that_is_sought_comes_up_once_in_order(data: st.DataObject) -> None:
 
 
 RATES = st.just(0.0) | st.floats(1e-300, 1e12)
-"""Bytes a second; the reciprocal of a number that is smaller has no digits."""
+"""Bytes a second: 0, or enough for the reciprocal to be finite."""
 
 
 @given(st.floats(0, 1e3), RATES, st.integers(1, 1 << 30), st.floats(0, 1e3))
 def test_what_fits_a_window_is_carried_in_it(
     window_s: float, bytes_s: float, block: int, latency_s: float
 ) -> None:
-    """All of it together, which no test of each block alone would say."""
+    """The number of blocks that `fitting` allows takes, all together with one latency, no longer
+    than the window.
+    """
     blocks = fitting(window_s, bytes_s, block, latency_s)
     assert blocks >= 0
     if blocks:

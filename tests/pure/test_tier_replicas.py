@@ -1,4 +1,4 @@
-"""Replicas on peers: of each tenant up to its share, recalled before their memory goes."""
+"""Replicas of experts in peers' memory: up to a tenant's share, recalled before the memory goes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ PEER = 16
 
 
 class Pool:
-    """A KV member and one of replicas for each of two tenants; copies end at once."""
+    """A pool with two members for each of two tenants, one for KV blocks and one for replicas;
+    copies end at once.
+    """
 
     def __init__(self, peer: int = PEER) -> None:
         self.core = Core(64 * PAGE, peers=PeerPlan({"gpu1": peer * PAGE}))
@@ -47,7 +49,7 @@ class Pool:
                     self.punched.append((act.range.offset, act.range.nbytes))
 
     def keep(self, tenant: str, number: int) -> Lookup:
-        """As an engine does: seek it, else make it."""
+        """Look for a replica, and write it if it is absent, as an engine does; return its state."""
         me, name = self.replicas[tenant], str(number)
         key = Key(name.encode())
         self.core.seek(me, name, [key])
@@ -67,7 +69,7 @@ class Pool:
         self.act()
 
     def store(self, tenant: str, *numbers: int) -> list[bool]:
-        """Whether each went to a peer."""
+        """Store these KV blocks; return for each one True if it lies on a peer."""
         given = self.core.reserve(self.kv[tenant], [Key(b"%d" % n) for n in numbers])
         self.core.commit(self.kv[tenant], given)
         self.act()
@@ -79,7 +81,7 @@ class Pool:
 
     @property
     def lent(self) -> int:
-        """Pages."""
+        """Number of pages that the peer "gpu1" has lent."""
         peers = self.core.state().peers
         assert peers is not None
         return peers.devices["gpu1"].held_bytes // PAGE
@@ -164,9 +166,10 @@ def test_blocks_that_have_a_copy_make_room_and_those_that_are_needed_do_not() ->
 
 @pytest.mark.parametrize("again", [False, True])
 def test_one_that_is_needed_hides_no_block_behind_it(again: bool) -> None:
-    """However many are needed, what may go is found: replicas are no candidates.
+    """200 replicas are needed and stay. Any number of KV blocks still finds room on the peer,
+    because replicas are no candidates for eviction.
 
-    `again`: they were there, and nobody needed them for a while.
+    `again`: the replicas were left for a while and are needed again.
     """
     pool = Pool(peer=1024)
     for n in range(200):
@@ -260,7 +263,7 @@ def test_a_fingerprint_is_of_blocks_or_of_replicas() -> None:
 
 
 class Machine(RuleBasedStateMachine):
-    """Everything in any order; books are compared with the blocks that are there."""
+    """All operations in any order; the pool's books are compared with the blocks that exist."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -303,7 +306,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def obey(self) -> None:
-        """All that was recalled is left: then memory is within what peers lend."""
+        """Leave all replicas that were recalled; then peers' memory is within its limits."""
         for member, name in list(self.pool.recalled):
             tenant = next(t for t, n in self.pool.replicas.items() if n == member)
             self.leave(tenant, int(name))

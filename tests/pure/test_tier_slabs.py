@@ -1,4 +1,4 @@
-"""Offsets cut into slabs: best fit, nothing given twice, every byte counted."""
+"""Offsets cut into slabs: best fit, no range given twice, every byte counted."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ def test_a_slab_with_blocks_is_not_closed() -> None:
 
 
 class Cut(RuleBasedStateMachine):
-    """Whatever is opened, taken, given, retired and closed."""
+    """Slabs that are opened, filled, emptied, retired and closed in any order."""
 
     def __init__(self) -> None:
         super().__init__()
         self.slabs = Slabs(Holes(SPAN))
         self.blocks: dict[int, int] = {}
-        """Stride by offset."""
+        """Bytes of each block's place (stride), by its offset."""
 
     @rule(stride=st.integers(1, 7), blocks=st.integers(1, 5))
     def open(self, stride: int, blocks: int) -> None:

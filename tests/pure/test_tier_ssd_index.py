@@ -1,4 +1,4 @@
-"""Cells on a disk: never over capacity, none given twice, none taken while it is read."""
+"""Index of cells on a disk: never over capacity, none given twice, none taken while it is read."""
 
 from __future__ import annotations
 
@@ -66,7 +66,9 @@ def test_what_a_removed_tenant_has_goes_when_it_is_idle() -> None:
 
 
 class Cells(RuleBasedStateMachine):
-    """Against sets of what is written, held and read."""
+    """Random operations on an index, compared with sets of cells that are written,
+    held and read.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,9 +1,10 @@
-"""What `tiers` in a configuration says, and which class a tenant is of."""
+"""The section `tiers` of a configuration, and the priority class of each tenant in the pool."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,9 +14,9 @@ from mirage.config import Config, ConfigError, HostTier, PeerTier, Policy, valid
 from mirage.doctor import disk
 from mirage.facts import ExpertFacts, KVGroup, KVGroups
 from mirage.protocol import Report
-from mirage.serve import preflight
-from mirage.serve.fit import fit
-from mirage.serve.hierarchy import hierarchy
+from mirage.serve.fit.fit import fit
+from mirage.serve.fit.tier_room import hierarchy
+from mirage.serve.launch import preflight
 from mirage.tiers.ledger import Due, PriorityClass, TierLedger
 from mirage.tiers.standing import RECENT_S, Standings
 from mirage.units import GIB, MIB
@@ -89,14 +90,42 @@ def test_a_disk_that_cannot_be_used_is_refused_before_anything_starts(
     preflight._check_ssd_tier(with_disk(tmp_path / "new" / "folder"))
     assert not (tmp_path / "new").exists()
     for folder in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(ConfigError, match=r"file is no folder: name another one"):
+        with pytest.raises(ConfigError, match=r"cannot be written \(.*file is no folder\)"):
             preflight._check_ssd_tier(with_disk(folder))
         preflight._check_ssd_tier(with_disk(folder, policy="static"))
     with pytest.raises(ConfigError, match=r"tiers.ssd.bytes is .* TiB, the disk of .*: lower it"):
         preflight._check_ssd_tier(with_disk(tmp_path, "900000TiB"))
-    monkeypatch.setattr(preflight.os, "access", lambda *_: False)
-    with pytest.raises(ConfigError, match=r"cannot be written: name another one"):
-        preflight._check_ssd_tier(with_disk(tmp_path))
+    with pytest.raises(ConfigError, match=r"/proc/x: it cannot be written \(.*\): name another"):
+        preflight._check_ssd_tier(with_disk(Path("/proc/x")))
+
+
+def test_a_disk_has_to_have_room_beside_what_an_earlier_run_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "ssd"
+    folder.mkdir()
+    monkeypatch.setattr(
+        preflight.shutil, "disk_usage", lambda _: SimpleNamespace(total=100 * MIB, free=3 * MIB)
+    )
+    with pytest.raises(ConfigError, match=r"is 4.0 MiB, the disk of .* has 3.0 MiB left: make ro"):
+        preflight._check_ssd_tier(with_disk(folder, "4MiB"))
+    (folder / "kv-4096.blocks").write_bytes(bytes(2 * MIB))
+    (folder / "other").write_bytes(bytes(8 * MIB))
+    preflight._check_ssd_tier(with_disk(folder, "4MiB"))
+    with pytest.raises(ConfigError, match=r"is 6.0 MiB"):
+        preflight._check_ssd_tier(with_disk(folder, "6MiB"))
+
+
+def test_a_store_of_weights_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    config = make_config({})
+    for store, is_right in ((tmp_path / "new", True), (Path("/proc/x"), False)):
+        weights = config.weights.model_copy(update={"store": store})
+        one = config.model_copy(update={"weights": weights})
+        if is_right:
+            preflight._check_weights_store(one)
+            continue
+        with pytest.raises(ConfigError, match=r"weights.store /proc/x: it cannot be written"):
+            preflight._check_weights_store(one)
 
 
 def test_a_folder_out_of_sight_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +133,7 @@ def test_a_folder_out_of_sight_is_one_line(tmp_path: Path, monkeypatch: pytest.M
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "exists", hidden)
-    with pytest.raises(ConfigError, match=r"ssd: Permission denied: name another one"):
+    with pytest.raises(ConfigError, match=r"cannot be written \(.*ssd: Permission denied\)"):
         preflight._check_ssd_tier(with_disk(tmp_path / "ssd"))
     (found,) = disk.findings(tmp_path / "ssd")
     assert "Permission denied" in found.found

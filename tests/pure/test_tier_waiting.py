@@ -1,4 +1,6 @@
-"""How long a request waits for the pool, and what its engine knows better than the pool said."""
+"""Bounds of a request's wait for the pool, and what its engine knows later than the
+pool's answer.
+"""
 
 from __future__ import annotations
 

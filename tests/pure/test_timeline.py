@@ -1,4 +1,4 @@
-"""The server's recorder: what is kept, how it stays small, and how it is told in pages."""
+"""The server's timeline of samples: kept in bounded memory, and told in pages."""
 
 import json
 from typing import Any
@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from mirage.config import Policy
 from mirage.protocol import Report
 from mirage.samples import INTERVAL_S
-from mirage.serve import history
-from mirage.serve.openai import ApiError
-from mirage.serve.registry import Registry
-from mirage.serve.timeline import (
+from mirage.serve.api.openai import ApiError
+from mirage.serve.registry import history
+from mirage.serve.registry.registry import Registry
+from mirage.serve.registry.timeline import (
     FIELDS,
     MOST_BYTES,
     PAGE_BYTES,
@@ -39,7 +39,7 @@ def read(page: Page) -> list[dict[str, Any]]:
 
 
 def kept(timeline: Timeline, limit: int = PAGE_SAMPLES) -> list[dict[str, Any]]:
-    """The samples of all pages."""
+    """Samples of all pages of the timeline."""
     page = timeline.page(limit=limit)
     samples = read(page)
     while page.next_since is not None:
@@ -120,7 +120,7 @@ def test_pages_are_all_of_it_once_whatever_their_size(count: int, limit: int, si
 
 @pytest.fixture(scope="module")
 def full() -> Timeline:
-    """Sample of ten tenants, as long as it can be."""
+    """Timeline of ten tenants that was recorded for so long that it has its greatest size."""
     timeline = Timeline()
     reports = {f"tenant-{i}": report(i) for i in range(10)}
     for i in range(40_000):
@@ -129,7 +129,9 @@ def full() -> Timeline:
 
 
 def test_a_page_is_small_however_many_tenants_there_are(full: Timeline) -> None:
-    """So what makes and sends it is soon done, however often it is asked for."""
+    """A page of a full timeline of ten tenants is about `PAGE_BYTES` long, so making and sending it
+    takes little time.
+    """
     registry = Registry(Policy.MIRAGE, 1, {}, timeline=full)
     told = history.encoded(registry.history())
     assert PAGE_BYTES / 2 < len(told) < PAGE_BYTES + 64 * KIB
@@ -143,7 +145,7 @@ def test_all_samples_together_are_bounded_in_bytes(full: Timeline) -> None:
 
 
 def test_a_sample_that_is_larger_than_a_page_is_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mirage.serve.timeline.PAGE_BYTES", 10)
+    monkeypatch.setattr("mirage.serve.registry.timeline.PAGE_BYTES", 10)
     timeline = Timeline()
     for i in range(3):
         timeline.record(float(i), {"a": report(i)})

@@ -1,4 +1,4 @@
-"""What a token more costs is found from steps of different sizes, whatever a step costs besides."""
+"""Time per additional token, found from steps of different sizes with any fixed time besides."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage.control.token_cost import MOST_PENDING, TokenCost
+from mirage.control.compute_time import MOST_PENDING
+from mirage.control.token_cost import TokenCost
 
 pytestmark = pytest.mark.pure
 

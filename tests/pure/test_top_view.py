@@ -1,4 +1,4 @@
-"""Lines of `mirage top`, by overviews that are odd or large."""
+"""Lines of `mirage top` for odd and large overviews."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ ticks = st.integers(0, 10**12)
 
 @st.composite
 def traces(draw):
-    """Gaps in ticks of 100 ns, and lengths."""
+    """Drawn requests: gaps in ticks of 100 ns, and their lengths in tokens."""
     return draw(st.lists(st.tuples(ticks, tokens, tokens), min_size=1, max_size=20))
 
 

@@ -1,4 +1,4 @@
-"""Conversations of a timed trace: by name, or by following each chat to the first before it."""
+"""Conversations of a trace: by their names, or each request by the one that it continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every format of trace files: known by its beginning, read a row at a time, damage named."""
+"""All formats of trace files: recognised, read row by row, and damage named."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ def timed_row(time, asked, answered, *hashes, **more) -> dict:
 
 
 def rag_row(time, asked, answered, *parts, **more) -> dict:
-    """Hashes by part, each a list; those left out are empty."""
+    """Row in RAGPulse's format; `parts` are lists of hashes for the parts of its prompt, and
+    missing ones are empty.
+    """
     names = ("sys_prompt", "passages_ids", "history", "web_search", "user_input")
     lists = [*parts, *([[]] * len(names))][: len(names)]
     hashes = dict(zip(names, lists, strict=True))
@@ -122,16 +124,20 @@ MEANT = {
     ],
 }
 NAMES = sorted(set(FORMATS) - {"synthetic", "gentd26", "servegen"})
-"""Formats whose files say all; `test_trace_synthetic.py` and `test_trace_models.py` have others."""
+"""Formats whose file alone gives all requests; `test_trace_synthetic.py` and `test_trace_models.py`
+have the others.
+"""
 
 
 def how(name: str, given: str | None = None) -> Reading:
-    """Requests of formats without arrivals come a millisecond apart, so that they can be read."""
+    """Options for reading a format. Requests of formats without arrivals get 1,000 arrivals a
+    second.
+    """
     return Reading(given, None if FORMATS[name].has_arrivals else 1000.0)
 
 
 def without_arrivals(name, requests) -> list[TraceRequest]:
-    """Requests with what their file says: drawn arrivals are none of it."""
+    """Requests as their file has them; arrivals that had to be drawn are set to 0."""
     timed = FORMATS[name].has_arrivals
     return [request if timed else replace(request, arrival_s=0.0) for request in requests]
 
@@ -659,7 +665,7 @@ def test_burstgpt_is_read_back(path, rows, extra):
 
 @st.composite
 def hashed(draw, size):
-    """Time gap, lengths, and hashes of the whole prompt in blocks of `size` tokens."""
+    """Drawn gap, lengths, and one hash for each `size` tokens of the prompt."""
     asked = draw(st.integers(1, size * 20))
     number = ceil(asked / size)
     ids = draw(st.lists(st.integers(0, 10**9), min_size=number, max_size=number))

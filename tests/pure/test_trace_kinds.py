@@ -1,4 +1,4 @@
-"""Files that are no plain trace: packed ones are read, all others are named in one line."""
+"""Files that are not plain text: packed traces are read, all others are refused in one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces of many models, by made samples of their schemas: GenTD26's rows, ServeGen's clients."""
+"""Traces of many models, by small made files: GenTD26's rows and ServeGen's clients."""
 
 from __future__ import annotations
 

@@ -171,8 +171,8 @@ def test_a_session_without_end_ends_where_no_prompt_can_grow(write):
         ({"rate": 0}, "rate: found 0, write a number above 0"),
         ({"rate": None}, "rate: it is missing"),
         ({"rates": 3}, "unknown key 'rates'"),
-        ({"arrivals": "gamma"}, "cv is for arrivals gamma, which need it"),
-        ({"cv": 2.0}, "cv is for arrivals gamma"),
+        ({"arrivals": "gamma"}, "cv and arrivals: gamma need each other"),
+        ({"cv": 2.0}, "cv and arrivals: gamma need each other"),
         ({"lengths": "medium"}, "no lengths are named 'medium'"),
         ({"lengths": "long", "mix": {"short": 1}}, "lengths and mix: all of them give lengths"),
         ({"mix": {}}, "mix is empty"),
@@ -227,7 +227,9 @@ def test_millions_are_drawn_one_at_a_time(write, sessions):
     "path", sorted((configs.HERE / "traces").glob("*.yaml")), ids=lambda path: path.name
 )
 def test_what_is_shipped_is_read(path):
-    """As many requests as it says that it has."""
+    """Each shipped file of a synthetic trace gives as many requests as its key `requests` says; the
+    test reads at most 500.
+    """
     said = re.search(r"^requests: (\d+)$", path.read_text(), re.MULTILINE)
     count = min(500, int(said[1])) if said else 500
     assert len(select(path, limit=500)) == count

@@ -1,4 +1,6 @@
-"""Seconds or milliseconds, 16 tokens a hash or 512: told by a file's first rows, or asked for."""
+"""Units of a trace: seconds or milliseconds, 16 or 512 tokens a hash, by its first
+rows or asked.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ PAIR = "seconds or milliseconds"
 
 
 def row(time: object, asked: object = 600, *hashes: int, **more: object) -> dict:
-    """Two hashes of 512 tokens if none are given."""
+    """Row of a timed trace; by default its prompt has two hashes."""
     found = {"timestamp": time, "input_length": asked, "output_length": 5}
     return found | {"hash_ids": list(hashes or (0, 1))} | more
 
@@ -39,7 +41,7 @@ def write(tmp_path):
 
 
 def read_as(path, how: Reading = AS_IT_SAYS) -> tuple[list[float], int]:
-    """Arrivals, and tokens of a hash."""
+    """Arrivals in seconds, and the tokens that a hash stands for, as the reader finds them."""
     found = list(read(path, how))
     return [request.arrival_s for request in found], found[0].hash_tokens
 

@@ -1,4 +1,4 @@
-"""From one streamed set to another: frames are conserved, and every layer is backed once."""
+"""Transitions between sets of streamed layers: no frame is lost, each layer is backed once."""
 
 from __future__ import annotations
 
@@ -27,18 +27,20 @@ pytestmark = pytest.mark.pure
 
 
 class Model:
-    """Layers and slots by number, and what every frame holds."""
+    """Layers and slots by number, and the content of each memory frame."""
 
     def __init__(self, layers: int) -> None:
         self.order = nested(layers)
         self.layers = layers
         self.layers_remapped = 0
         self.resident: dict[int, int] = {layer: layer for layer in range(layers)}
-        """Frame by layer."""
+        """Frame of each resident layer, by layer."""
         self.slots: list[tuple[int, list[int]]] = []
-        """Frame and ring."""
+        """Frame of each slot, and the layers of its ring."""
         self.holds: dict[int, int | None] = {layer: layer for layer in range(layers)}
-        """What is in each frame that is not the pool's."""
+        """Layer whose weights are in each frame outside the pool, by frame; None if no layer was
+        loaded.
+        """
         self.frames = layers
 
     def change(self, remapped: int, slots: int) -> Transition:
@@ -72,7 +74,9 @@ class Model:
         return found
 
     def check_leaves(self, found: Transition) -> None:
-        """Whoever was backed by a slot stays in just that slot, or is unmapped from it."""
+        """Check that each layer which a slot backed either stays in that slot's ring, or is listed
+        as leaving it.
+        """
         after = {slot.kept: set(slot.ring) for slot in found.slots if slot.kept is not None}
         left = {
             SlotLeft(number, layer)

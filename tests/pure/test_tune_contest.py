@@ -1,4 +1,4 @@
-"""The contest of a search's best: who wins it, and how it is said."""
+"""Contest between the best candidates of a search and fixed settings, and sentences about it."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -52,7 +52,9 @@ def question(tmp_path_factory: pytest.TempPathFactory):
 
 
 def answered(question, *choices, best: float = 30.0):
-    """As much of an answer as is looked at: the first choice is the answer."""
+    """Stand-in for a recommendation: the parts that the contest reads. The first of `choices` is
+    its answer.
+    """
     trials = [Searched(n, c, "complete", 10.0 - n, {}) for n, c in enumerate(choices)]
     pruned = Searched(99, {"tbt_ms": 1.0}, "pruned", None, {})
     percents = {contest.fixed_name(p): float(p == best) for p in contest.FIXED}

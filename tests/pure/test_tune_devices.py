@@ -1,4 +1,4 @@
-"""Counting the devices that a traffic needs: windows, and a whole small count."""
+"""The number of devices that a traffic needs, by windows of it."""
 
 from __future__ import annotations
 

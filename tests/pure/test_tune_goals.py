@@ -1,4 +1,4 @@
-"""What is wanted of a tuned configuration: limits, objectives, and windows to judge them on."""
+"""Goals of tuning: limits on latencies, objectives, and windows of traffic."""
 
 from __future__ import annotations
 

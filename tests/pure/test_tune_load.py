@@ -1,4 +1,4 @@
-"""How often requests come where nobody says, and from where on they are too many for a policy."""
+"""The rate of requests where none is given, and the rate that is too high for a policy."""
 
 from __future__ import annotations
 
@@ -25,11 +25,13 @@ pytestmark = pytest.mark.pure
 
 LIMITS = Slo(ttft_ms=1000)
 BORNE = {Policy.STATIC: 1.5, Policy.POOLED: 0.8, Policy.MIRAGE: 0.3}
-"""Times the gaps, above which every request is in time."""
+"""Factor on the gaps between requests above which every request is in time, by policy."""
 
 
 def machine(runs: Sequence[WindowRun]) -> list[WindowResult | None]:
-    """Stands for simulation."""
+    """Stand-in for a simulation: requests are late if they come faster than the window's policy
+    bears.
+    """
     late = [run.slower <= BORNE[run.config.policy] for run in runs]
     return [
         WindowResult((CompletedRequest(9.0 if each else 0.1, 0.0, 0.0, 1.0, 5),), 1.0)
@@ -56,7 +58,7 @@ def test_a_configuration_of_another_policy_is_not_asked_as_mirage(config: Config
 
 
 def computed(path: Path, **changes: Any) -> float:
-    """By simulation, on one window of 20 requests."""
+    """Requests per second that a simulation of 20 requests in one window finds as the capacity."""
     question = ask(path, TuneOptions(str(write_trace(path.parent)), profile="h100"))
     bench = replace(question.bench(1.0), **changes)
     with runner(bench, 1, lambda: None) as run:
@@ -72,13 +74,15 @@ def test_what_is_computed_depends_on_the_machine_alone(tmp_path: Path) -> None:
 
 
 def test_memory_does_not_bind_what_is_computed(tmp_path: Path) -> None:
-    """A configuration of twice the memory computes as much, though it holds more requests."""
+    """The capacity is the same with twice the device memory, because the simulation finds it
+    without a bound on memory.
+    """
     large = write(tmp_path / "large", device={"kind": "cuda", "memory": "1280MiB", "page": "2MiB"})
     assert computed(large) == pytest.approx(computed(write(tmp_path / "small")), rel=0.01)
 
 
 def slower(hardware: Hardware, times: float) -> Hardware:
-    """Of everything that a step takes."""
+    """Hardware profile in which each part of a step takes `times` as long."""
     longer = ("step_overhead_ms", "sequence_overhead_us")
     less = ("bandwidth_gb_s", "compute_tflop_s")
     found = dict.fromkeys(longer, times) | dict.fromkeys(less, 1 / times)
@@ -118,7 +122,9 @@ def test_a_rate_is_that_of_the_searched_windows(tmp_path: Path) -> None:
 def test_a_closed_loop_is_the_same_step_by_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A request that comes to an engine in the midst of many steps is seen after one of them."""
+    """A window with three requests at a time has the same results with spans of many steps as with
+    single steps.
+    """
     question = ask(write(tmp_path), TuneOptions(str(write_trace(tmp_path)), profile="h100"))
     run = WindowRun(question.config, 0, 0, at_once=3)
     skipping = simulate(question.bench(1.0), run)

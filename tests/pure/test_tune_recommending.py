@@ -1,4 +1,4 @@
-"""Which load is recommended, and what is said where none shows anything."""
+"""Recommended `replay.load`, and the reason given if no load shows a gain from lending layers."""
 
 from __future__ import annotations
 
@@ -54,6 +54,6 @@ def test_two_that_are_equal_when_rounded_are_no_range() -> None:
 
 def test_the_parts_are_said_by_policy() -> None:
     assert load(0.25, 1.0).parts() == (
-        "as parts of the 8 requests/s that the machine computes without a limit of KV memory: "
-        "static 0.12, pooled 0.25, mirage 1"
+        "too many requests: static from 0.12 on, pooled from 0.25 on, mirage from 1 on, as parts "
+        "of the 8 requests/s that the machine computes without a limit of KV memory"
     )

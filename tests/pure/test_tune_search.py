@@ -1,4 +1,4 @@
-"""The search: interrupted and resumed it ends as if it never was, and never with worse."""
+"""The tuner's search: an interrupted one ends as an uninterrupted one, and never with worse."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ GOAL = Goal("ttft_mean", Slo())
 
 
 class Interrupted:
-    """Stands for simulation: cheap, repeatable, and interrupted after so many windows."""
+    """Stand-in for a simulation that is cheap and repeatable, and interrupted after
+    some windows.
+    """
 
     def __init__(self, after: int | None = None) -> None:
         self.left = after
@@ -49,7 +51,9 @@ class Interrupted:
 
 
 def outcome(config: Config, window: int) -> WindowResult | None:
-    """A bowl with its bottom at 40 % for one model, noise by window, some that do not fit."""
+    """Made result of a window: best if one model may give 40 % of its layers, with noise that
+    depends on the window. Some settings do not fit (None).
+    """
     tenant = config.tenants[0]
     if tenant.floor_layers == 4:
         return None
@@ -75,7 +79,7 @@ def searched(task: Task, run: Interrupted, folder: Path, print_: str = "q") -> l
 
 @pytest.fixture(scope="module")
 def whole(task: Task, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Searched], int]:
-    """The trials of a search that nobody interrupted, and how many windows they took."""
+    """Trials of a search without interruption, and the number of windows that it simulated."""
     run = Interrupted()
     return searched(task, run, tmp_path_factory.mktemp("whole")), run.windows
 
@@ -141,21 +145,21 @@ def test_what_decides_matters_most(task: Task) -> None:
 
 def test_another_question_has_another_fingerprint(question: Question, tmp_path: Path) -> None:
     same = ask(question.path, question.options)
-    assert same.fingerprint(slo="a") == question.fingerprint(slo="a")
+    assert same.digest(slo="a") == question.digest(slo="a")
     others = [
-        question.fingerprint(slo="b"),
-        ask(question.path, TuneOptions(question.options.trace, "a100")).fingerprint(slo="a"),
-        ask(question.path, TuneOptions(question.options.trace, seed=1)).fingerprint(slo="a"),
-        ask(question.path, TuneOptions()).fingerprint(slo="a"),
-        ask(write(tmp_path, sharing={"mode": "temporal"}), question.options).fingerprint(slo="a"),
+        question.digest(slo="b"),
+        ask(question.path, TuneOptions(question.options.trace, "a100")).digest(slo="a"),
+        ask(question.path, TuneOptions(question.options.trace, seed=1)).digest(slo="a"),
+        ask(question.path, TuneOptions()).digest(slo="a"),
+        ask(write(tmp_path, sharing={"mode": "temporal"}), question.options).digest(slo="a"),
     ]
-    assert len({question.fingerprint(slo="a"), *others}) == 6
+    assert len({question.digest(slo="a"), *others}) == 6
 
 
 def test_the_sample_by_its_name_is_the_one_that_is_taken_without_a_name(tmp_path: Path) -> None:
     path = write(tmp_path, replay={})
     usual, named = ask(path, TuneOptions()), ask(path, TuneOptions("sample"))
-    assert named.fingerprint() == usual.fingerprint()
+    assert named.digest() == usual.digest()
     assert named.load_is_given is usual.load_is_given is False
     assert ask(path, TuneOptions(str(write_trace(tmp_path)))).load_is_given
 
@@ -166,7 +170,7 @@ def test_the_trace_of_the_configuration_is_the_one_that_is_taken_without_a_name(
     given = write_trace(tmp_path)
     path = write(tmp_path, replay={"trace": given.name})
     asked = ask(path, TuneOptions())
-    assert asked.fingerprint() == ask(path, TuneOptions(str(given))).fingerprint()
+    assert asked.digest() == ask(path, TuneOptions(str(given))).digest()
     assert (asked.trace_name, asked.load_is_given) == (given.name, True)
     path = write(tmp_path, replay={"trace": given.name, "load": 0.5})
     assert not ask(path, TuneOptions()).load_is_given, (
@@ -236,7 +240,7 @@ def test_processes_and_one_process_find_the_same(question: Question) -> None:
 
 
 def values(choices: Sequence[Choice]) -> list[float]:
-    """Only one knob matters, and a little one other."""
+    """Made values of choices: one knob matters much, another one little."""
     return [
         10
         + abs(float(c.get("max_percent:chat", 95.0) or 0) - 40)

@@ -123,7 +123,9 @@ def test_a_limit_that_is_taken_away_is_said(made: SearchSpace) -> None:
 
 
 def content(made: SearchSpace) -> dict[str, Any]:
-    """The file that the configuration was read from, its paths as they were found."""
+    """Content of the file from which the configuration was read, with the paths as found on this
+    machine.
+    """
     tenants = [
         {"name": t.name, "model": os.fspath(t.model), "share": t.share, "max_model_len": 1024}
         for t in made.config.tenants

@@ -1,4 +1,4 @@
-"""What a person is told: what it brings, who gives, what else would help."""
+"""Words of a tuner's result: gains, lenders, and what else would help."""
 
 from __future__ import annotations
 

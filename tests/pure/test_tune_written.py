@@ -53,7 +53,7 @@ def test_the_folder_of_a_disk_is_found_from_there(
 
 
 def written_from(tmp_path: Path, **changes: Any) -> dict[str, Any]:
-    """What ``out/tuned.yaml`` says for a configuration with these keys."""
+    """Content of `out/tuned.yaml` for a configuration with these keys."""
     question = ask(
         write(tmp_path, **changes), TuneOptions(trace=write_trace(tmp_path), profile="h100")
     )

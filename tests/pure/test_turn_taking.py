@@ -1,4 +1,4 @@
-"""When a revoked engine may still step."""
+"""Steps that an engine may still run after its turn was revoked."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_draining_is_over_when_the_server_says_so() -> None:
 
 
 class Requests:
-    """Requests that run; each holds two blocks."""
+    """Stand-in for an engine's running requests, each of which has two KV blocks."""
 
     preempted = 0
 

@@ -1,4 +1,4 @@
-"""Requests for an answer that would be kept are refused with a sentence."""
+"""Requests that ask the server to keep an answer are refused with a reason."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mirage.serve.openai import ApiError
-from mirage.serve.unkept import ROUTE, check_unkept
+from mirage.serve.api.openai import ApiError
+from mirage.serve.api.stored_responses import ROUTE, check_unkept
 
 pytestmark = pytest.mark.pure
 

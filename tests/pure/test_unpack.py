@@ -1,12 +1,12 @@
-"""Compressed bodies, and what shall not come out of them."""
+"""Compressed request bodies: unpacked within bounds, or refused."""
 
 import gzip
 import zlib
 
 import pytest
 
-from mirage.serve.openai import ApiError
-from mirage.serve.unpack import unpacked
+from mirage.serve.api.openai import ApiError
+from mirage.serve.http.unpack import unpacked
 
 pytestmark = pytest.mark.pure
 

@@ -1,4 +1,4 @@
-"""An engine at whose socket nobody listens is given up after a moment."""
+"""An engine whose socket no process listens on is given up after a moment."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Our sources against the tables of what each vLLM has, and the reading of both."""
+"""vLLM's names that our sources use, against tables of what each vLLM version has."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ THEIRS = {
 
 
 def laid(folder: Path, files: dict[str, str]) -> Path:
-    """A folder with these files in a package."""
+    """Write the files of a package `vllm` into a folder; return the folder."""
     for name, text in files.items():
         file = folder / "vllm" / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -110,7 +110,9 @@ def laid(folder: Path, files: dict[str, str]) -> Path:
 
 
 def unfit(folder: Path, source: str, files: dict[str, str] = THEIRS, known: str = "") -> list[str]:
-    """Names without their places that do not fit in a source of ours, and why."""
+    """Names of vLLM in `source` that the vLLM made of `files` does not have in that form, with the
+    reasons.
+    """
     laid(folder, files)
     found = gather({"ours/engine.py": dedent(source)})
     once = {name: "" for name in names(found.all_needs()) if known and known in name}
@@ -157,6 +159,8 @@ def test_names_are_found_where_python_finds_them(
     [
         ("from vllm.core import make\nmake(1, deep=True)", []),
         ("from vllm.core import made", ["core:made is not there"]),
+        ("def ours():\n    from vllm.core import make\nmake = len\nmake()", []),
+        ("async def ours():\n    from vllm.core import make\nmake = len\nmake()", []),
         ("import vllm.lake", ["lake is not there"]),
         ("WORKER = 'vllm.core.lake'", ["core.lake is not there"]),
         (
@@ -269,7 +273,9 @@ def test_a_mixin_is_held_against_the_base_of_the_class_that_has_it(tmp_path: Pat
 
 
 def test_a_class_that_is_made_is_held_against_its_own_base_too(tmp_path: Path) -> None:
-    """One of ours over one of theirs, and another over both that and a class of theirs."""
+    """A class of ours extends a class of vLLM, and calls a method that only a second base of
+    another class has. It is a fault only where the first class itself is made.
+    """
     source = """
         from vllm.core.pool import Base, Pool
         class Ours(Base):

@@ -1,4 +1,4 @@
-"""The way to an allotment by itself: which moves, in which order, and what bounds them."""
+"""Steps of an engine's memory to an allotment: their kinds, their order, and their bounds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def grant(layers_remapped: int, extents: int, experts: int = 0) -> int:
 
 @dataclass
 class Extents:
-    """An engine's memory. `busy` are usable or retiring extents with blocks of requests."""
+    """Model of an engine's memory. `busy` are the extents in which requests have blocks, usable
+    ones or retiring ones.
+    """
 
     usable: set[int]
     retiring: set[int] = field(default_factory=set)
@@ -87,7 +89,7 @@ class Extents:
         return cost(layers_remapped, experts)
 
     def make(self, move: Move) -> None:
-        """Carry a move out. Raises `AssertionError` if it cannot be."""
+        """Carry out one move. Raises `AssertionError` if real memory could not do so."""
         before = self.held
         match move:
             case Parameters(layers_remapped, stream_slots, experts):
@@ -122,7 +124,9 @@ class Extents:
 
 
 class Few:
-    """A pass has time for `paced` things, and the device has `short` of what was granted."""
+    """Stand-in for the worker: one round has time for `paced` things, and the device has memory for
+    at most `short` of those wanted.
+    """
 
     def __init__(self, paced: int = 99, short: int = 99) -> None:
         self.left, self.short = paced, short
@@ -160,7 +164,7 @@ def sleep(revision: int) -> Allotment:
 
 
 def passed(way: Way, memory: Extents) -> list[Move]:
-    """One pass, each move carried out before the next is asked for."""
+    """Moves of one round; each is carried out before the next one is asked for."""
     made = []
     for move in way.moves():
         memory.make(move)
@@ -231,7 +235,9 @@ def test_nothing_retires_while_what_is_cached_cannot_be_saved() -> None:
 
 
 def test_a_recall_takes_what_is_empty_now() -> None:
-    """Requests went that sat elsewhere; without a recall those that retire are waited for."""
+    """Five extents retire while requests use them; then requests in other extents end. A recall
+    retires those instead and unmaps them; without a recall the engine waits.
+    """
     for recall, made in ((True, [Retire(5, True), Unmap(5)]), (False, [])):
         memory = engine(busy=set(range(10)))
         way = aimed(memory, allotment(1, 0, 0, 5, recall=recall))
@@ -261,7 +267,7 @@ def test_experts_and_layers_turn_into_each_other_in_one_go() -> None:
     assert way.reached
 
 
-def test_a_pass_is_bounded_and_a_device_that_is_short_is_asked_for_less() -> None:
+def test_a_round_is_bounded_and_a_device_that_is_short_is_asked_for_less() -> None:
     memory = engine()
     way = aimed(memory, allotment(1, 4, 1, 20), Few(paced=2, short=1))
     assert passed(way, memory) == [Parameters(2, 1, 0), Map(1, 4)]
@@ -284,7 +290,7 @@ def test_an_engine_falls_asleep_in_one_go_once_nothing_runs(held: tuple[int, int
 
 
 def memory_turns(held: tuple[int, int, int]) -> tuple[int, int]:
-    """`back` and `wanted` of a move in which experts are involved."""
+    """Arguments `back` and `wanted` of a move, which are 1 each if the engine has experts away."""
     return (1, 1) if held[2] else (0, 0)
 
 
@@ -403,16 +409,17 @@ def test_any_way_gives_first_keeps_what_is_used_and_ends(way, paced, short) -> N
 
 
 def _gives_before_it_takes(moves: list[Move]) -> None:
-    """Parameters stand at either end: those that go, and those that come back.
+    """Check the order of a round's moves: what gives memory comes before what takes it.
 
-    Those of an engine that wakes come back before extents do.
+    A change of layers may stand at either end: those that go, and those that come back. Layers of
+    an engine that wakes come back before extents do.
     """
     order: list[type] = [Parameters, Retire, Unmap, Parameters, CallBack, Map, Parameters]
     for move in moves:
         order = order[order.index(type(move)) + 1 :]
 
 
-def test_one_that_wakes_and_is_lowered_gives_without_a_bound_of_its_pass() -> None:
+def test_one_that_wakes_and_is_lowered_gives_without_a_bound_of_its_round() -> None:
     memory = asleep()
     way = aimed(memory, allotment(2, 3, 2, 10))
     passed(way, memory)

@@ -1,4 +1,4 @@
-"""Chunks by their sources: whatever fails, each comes once, and all get all."""
+"""Chunks of weights from several sources: each comes once, and all arrive whatever fails."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.pure
 
 ALL = {"f": set(range(160)), "g": {0, 1, 2}}
 MOST = 5
-"""Chunks of a run of these."""
+"""Most chunks of a run in these tests."""
 
 
 def gathering(*sources: str, seed: str | None = None) -> Gathering:
@@ -120,7 +120,9 @@ def test_chunks_that_were_wrong_on_the_disk_come_again() -> None:
 @examples(100)
 @given(st.integers(0, 2**32), st.integers(1, 5), st.integers(1, 60))
 def test_receivers_beside_each_other_all_get_all(seed: int, receivers: int, chunks: int) -> None:
-    """Rounds in which each source sends one run, and sometimes fails in the midst of it."""
+    """Several receivers fetch the same file from an origin and from each other. Each source serves
+    one of them at a time, and some transfers fail half-way. All get all chunks, none twice.
+    """
     chance = random.Random(seed)
     names = [f"r{n}" for n in range(receivers)]
     have: dict[str, set[int]] = {"origin": set(range(chunks)), **{name: set() for name in names}}

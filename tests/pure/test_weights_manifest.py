@@ -1,4 +1,4 @@
-"""Manifests of weights: an id is of one content, and a manifest that contradicts itself is none."""
+"""Manifests of weights: other content has another id, and a contradictory manifest is refused."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_file_that_is_a_folder_too_is_refused() -> None:
 
 
 def damaged(change: dict[str, Any]) -> bytes:
-    """The manifest with another first file."""
+    """Encoded manifest whose first file has the keys of `change` replaced."""
     raw = msgspec.json.decode(manifest().encoded)
     raw["files"][0] |= change
     return msgspec.json.encode(raw)

@@ -1,15 +1,18 @@
-"""The secret that servers of weights ask for: one of a file, or one made of the node's."""
+"""The secret of servers of weights: that of a file, or one derived from the node's."""
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import pytest
 
+from mirage.errors import InputRefused
 from mirage.machines.ray.actor import FOLDER
+from mirage.machines.ray.commands import node_command
 from mirage.machines.ray.node import NodeFolder, derived
 from mirage.private_file import replace_private
-from mirage.serve.stored import secret_of_weights
+from mirage.serve.models.stored import secret_of_weights
 
 pytestmark = pytest.mark.pure
 
@@ -32,3 +35,21 @@ def test_it_is_made_of_the_secret_of_the_node(
     file = tmp_path / "file"
     replace_private(file, b"a secret of a file")
     assert secret_of_weights(file) == "a secret of a file"
+
+
+def test_a_copy_that_is_no_secret_is_refused(tmp_path: Path) -> None:
+    folder, copy = NodeFolder(tmp_path / "node"), tmp_path / "copy"
+    folder.make_secret()
+    own = folder.secret()
+    for text in (b"", b"\n", b"too short"):
+        replace_private(copy, text)
+        with pytest.raises(InputRefused, match="copy: no secret, which has 16 characters or more"):
+            folder.take_secret(copy)
+    assert folder.secret() == own
+
+
+def test_the_variable_of_the_folder_is_documented() -> None:
+    page = Path(__file__).parents[2] / "docs" / "machines.md"
+    assert FOLDER in page.read_text()
+    folder = inspect.signature(node_command).parameters["folder"].annotation
+    assert FOLDER in str(folder)

@@ -1,4 +1,4 @@
-"""A change of configuration simulated with requests of the past, and how it is told."""
+"""A change of configuration simulated with requests of the past, and its report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mirage.serve.admin.foretold import Foretold, as_object, foretold
 from mirage.serve.apply.difference import ConfigDifference, difference
 from mirage.serve.apply.forms import ApplyTold
 from mirage.serve.apply.what_if import ServedConfig, what_if
-from mirage.serve.fit import fit
+from mirage.serve.fit.fit import fit
 from mirage.serve.whatif.forms import PastRow, WhatIfFacts
 from mirage.serve.whatif.past import PastChunk
 from mirage.serve.whatif.prediction import LEAST, NoPrediction, Prediction, errors, predict
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.pure
 
 MIB = 2**20
 FACTS = make_facts(8, MIB, MIB, kv_token_bytes=4096, max_model_len=1024, block_tokens=16)
-"""Nine MiB of parameters; a request of 1,024 tokens takes four of KV."""
+"""Nine MiB of parameters; a request of 1,024 tokens takes four MiB of KV memory."""
 STEP_S, TOKEN_S = 0.01, 0.0001
 
 
@@ -64,7 +64,9 @@ def facts(now: Config, after: Config, preempted: int = 0) -> WhatIfFacts:
 def asks(
     name: str, count: int = 60, every_s: float = 0.1, prompt: int = 64, output: int = 128
 ) -> list[PastRow]:
-    """Requests of a tenant, a second until each first token and two for all."""
+    """Past requests of a tenant, `every_s` apart, each with its first token after 1 s and its end
+    after 2 s.
+    """
     return [
         PastRow(name, 1e9 + number * every_s, prompt, output, 1.0, 2.0, True)
         for number in range(count)
@@ -212,6 +214,17 @@ def test_nothing_is_said_of_few_requests() -> None:
     both = facts(told, told)
     with pytest.raises(NoPrediction, match="fewer than 20 requests in the last hour"):
         predict(both, asks("a", LEAST - 1) + asks("gone", 100))
+
+
+def test_nothing_is_said_of_a_configuration_of_which_no_tenant_can_be_served() -> None:
+    told = config(tenant("a", 50))
+    both = facts(told, told)
+    none = scene(told, {}, {}, None)
+    assert none.tenants == {}
+    with pytest.raises(NoPrediction, match="no tenant of it can be served"):
+        predict(msgspec.structs.replace(both, after=none), asks("a"))
+    with pytest.raises(NoPrediction, match="fewer than 20 requests"):
+        predict(msgspec.structs.replace(both, now=none), asks("a"))
 
 
 def test_nothing_is_said_of_steps_that_nobody_knows() -> None:

@@ -1,4 +1,4 @@
-"""Lengths and times of the last hour's requests: rows, pages, and how long they stay."""
+"""Lengths and times of the last hour's requests: rows, pages, and the time that they stay."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from mirage.config import Policy
 from mirage.protocol import Report
 from mirage.serve.access.usage import AnswerUsage
-from mirage.serve.openai import ApiError
-from mirage.serve.registry import Registry, TenantServer
+from mirage.serve.api.openai import ApiError
+from mirage.serve.registry.registry import Registry, TenantServer
 from mirage.serve.router.gate import Passage
 from mirage.serve.whatif.forms import PastTold
 from mirage.serve.whatif.past import (
@@ -41,7 +41,7 @@ def rows(*numbers: int) -> bytes:
 
 
 def all_of(past: PastRequests, limit: int, now: float = 0.0) -> list[tuple[str, int]]:
-    """Tenants and numbers, by as many pages as it takes."""
+    """Tenant and prompt length of all rows, read page by page."""
     found: list[tuple[str, int]] = []
     since: int | None = 0
     while since is not None:
@@ -228,5 +228,5 @@ def test_a_page_is_bounded(query: dict[str, str]) -> None:
 
 
 def test_an_hour_is_small() -> None:
-    """A hundred thousand rows are 2.5 MB."""
+    """A row takes 25 bytes, so a hundred thousand requests take 2.5 MB."""
     assert ROW.size == 25

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage.serve import anthropic
-from mirage.serve.wholeevents import MOST_BYTES, WholeEvents
+from mirage.serve.api import anthropic
+from mirage.serve.http.whole_events import MOST_BYTES, WholeEvents
 
 pytestmark = pytest.mark.pure
 

@@ -1,4 +1,4 @@
-"""Why a tenant holds what it was told to, from the controller to `/mirage/state`."""
+"""Reasons for a tenant's memory, from the moves of a plan to the words in `/mirage/state`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from world import SHAPE, World
 from mirage.config import Policy
 from mirage.control.moves import Kind, Reason
 from mirage.protocol import Allotment
-from mirage.serve.registry import DeviceSources, Registry, TenantServer
+from mirage.serve.registry.registry import DeviceSources, Registry, TenantServer
 
 pytestmark = pytest.mark.pure
 
 
 def lending() -> World:
-    """`a` has grown by ten extents: eight idle ones of `b`, and one of its layers."""
+    """World in which `a` has grown by ten extents: eight idle ones of `b`, and two that one layer
+    of `b` pays for.
+    """
     world = pair(victims="mru")
     occupy(world, "a", 10, growing=10)
     for _ in range(3):

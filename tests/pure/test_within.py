@@ -1,11 +1,11 @@
-"""Limits that count the seconds for which the server has run."""
+"""Limits that count only the seconds in which the server has run."""
 
 import asyncio
 import itertools
 
 import pytest
 
-from mirage.serve.within import within
+from mirage.serve.engines.time_limit import within
 
 pytestmark = pytest.mark.pure
 
@@ -16,7 +16,9 @@ def test_time_that_passes_while_the_server_does_not_run_counts_for_nothing() -> 
         done = asyncio.Event()
 
         def running() -> float:
-            """A pause of everything: the clock stands still, and goes on after some looks."""
+            """Clock that stands still, as in a pause of the whole process. The awaited event comes
+            at the third look.
+            """
             if next(looks) == 3:
                 done.set()
             return 0.0

@@ -20,7 +20,9 @@ def test_examples_are_true(module: ModuleType) -> None:
 
 
 def test_the_span_that_stepping_tells_of() -> None:
-    """Of `StepTaker._undisturbed`: blocks for 5 steps, an event at 30, the end at 30."""
+    """The numbers of the example in the docstring of `StepTaker._undisturbed`: blocks for 5 steps,
+    an event at 30, so an end at 30.
+    """
     assert span.total(10, 2, 5) == 70
     seen = span.steps_until(10, 2, 5, 30)
     assert (seen, span.total(10, 2, seen)) == (3, 36)

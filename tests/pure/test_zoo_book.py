@@ -1,4 +1,4 @@
-"""From runs to rows and to the page."""
+"""Runs of model families become rows of a book, and the page about families."""
 
 from __future__ import annotations
 

@@ -23,7 +23,9 @@ SMALL = LLAMA | {
 
 
 def write(folder: Path, **changes: Any) -> Path:
-    """``c.yaml`` in `folder`, and the models' sizes; `changes` are keys of the file."""
+    """Write a configuration of two small models on a small GPU, and the models' folder, into
+    `folder`. `changes` are keys of the file, whose path is returned.
+    """
     folder.mkdir(exist_ok=True)
     make_unweighed(folder / "model", SMALL)
     each = {"model": "model", "share": 50, "max_model_len": 1024}
@@ -39,7 +41,7 @@ def write(folder: Path, **changes: Any) -> Path:
 
 
 def write_trace(folder: Path, requests: int = 160) -> Path:
-    """Requests in bursts, in the format of Azure's traces."""
+    """Write a trace of requests in bursts, in the format of Azure's traces. Return its path."""
     drawn = random.Random(7)
     lines, time = ["TIMESTAMP,ContextTokens,GeneratedTokens"], 0.0
     for number in range(requests):

@@ -31,7 +31,7 @@ SHAPE = ModelShape(
     min_extents=2,
     movable_layers=12,
 )
-"""An engine of few bytes, to count with in the head."""
+"""Shape of a model of few bytes, to count with in the head."""
 
 
 @dataclass
@@ -42,7 +42,9 @@ class Running:
 
 @dataclass
 class FakeEngine:
-    """An engine that counts in whole extents. Requests are at most `shape.min_extents` long."""
+    """Fake engine that counts memory in whole extents. A request has at most
+    `shape.min_extents`.
+    """
 
     shape: ModelShape
     headroom: int
@@ -51,7 +53,7 @@ class FakeEngine:
     experts: int = 0
     mapped: int = 0
     loaded: bool = False
-    """Whether its parameters hold memory yet."""
+    """True once the parameters of the engine hold memory."""
     running: list[Running] = field(default_factory=list)
     waiting: list[int] = field(default_factory=list)
     refused: bool = False
@@ -64,7 +66,9 @@ class FakeEngine:
     routed: list[float] = field(default_factory=list)
     token_s: float = 0.0
     again: int = 0
-    """Of the cached blocks, which are all that are usable and not used."""
+    """Cached blocks that requests used again since the engine's start; all usable blocks that are
+    not in use count as cached.
+    """
     keeps_below: bool = False
 
     @property
@@ -85,7 +89,7 @@ class FakeEngine:
     # -- memory -------------------------------------------------------------------------
 
     def see(self) -> None:
-        """The next message arrives."""
+        """Take the next message of the controller from the inbox, and note it."""
         if not self.inbox:
             return
         message = self.inbox.popleft()
@@ -97,7 +101,9 @@ class FakeEngine:
             self.refused = False
 
     def settle(self, moves: int) -> None:
-        """At most `moves` layers or extents nearer to what was allotted, grant permitting."""
+        """Make at most `moves` moves towards the allotment, of a layer or an extent each, within
+        the grant.
+        """
         while moves > 0 and self.seen and self._move(self.seen):
             moves -= 1
 
@@ -141,7 +147,7 @@ class FakeEngine:
         self.waiting.append(min(extents, self.shape.min_extents))
 
     def want_growth(self, which: int) -> None:
-        """A running request will need one more extent, if it is not at its longest."""
+        """Let a running request need one more extent, unless it has its greatest length."""
         if self.running:
             request = self.running[which % len(self.running)]
             request.growing = request.extents < self.shape.min_extents
@@ -151,7 +157,9 @@ class FakeEngine:
             del self.running[which % len(self.running)]
 
     def step(self) -> None:
-        """Grow what can grow, preempt if refused, admit what fits."""
+        """Run one step: running requests grow as far as memory allows, one is preempted after a
+        refusal, and waiting ones begin if they fit.
+        """
         for request in list(self.running):
             if request.growing and request in self.running:
                 if self.used >= self.usable and self.refused and len(self.running) > 1:
@@ -169,7 +177,7 @@ class FakeEngine:
         return max(0, self.used + lacking - self.usable)
 
     def report(self) -> Report:
-        """As mirage/control/demand.py counts: in total."""
+        """Report with the total demand, as `mirage/control/demand.py` defines it."""
         ahead = self.headroom if self.running else 0
         lacking = sum(r.growing for r in self.running) if self.missing else 0
         growth = self.used + lacking + ahead
@@ -203,7 +211,7 @@ class FakeEngine:
 
 
 class World:
-    """One device, its controller, and engines by name; None where the process is dead."""
+    """One device, its controller, and its engines by name, None for one whose process is dead."""
 
     def __init__(
         self,
@@ -214,7 +222,7 @@ class World:
         temporal: bool = False,
         below_bytes: int = 0,
     ) -> None:
-        """`below_bytes`: as in `TurnLengths`."""
+        """Begin without a living engine. `below_bytes` is as in `TurnLengths`."""
         self.device_bytes, self.policy, self.remap = device_bytes, policy, remap
         self.below_bytes = below_bytes
         self.tenants = {n: t for n, (t, _) in tenants.items()}
@@ -226,13 +234,15 @@ class World:
         self.sent: dict[str, Allotment] = {}
         self.reported: dict[str, Report] = {}
         self.asked: dict[str, float] = {}
-        """Since when a report's wish for growth is unanswered."""
+        """Time since which the wish for growth in an engine's reports is unanswered, by tenant."""
         self.answerable: set[str] = set()
         self.commands: list[Command] = []
         self.holder: str | None = None
         self.given_up: set[str] = set()
         self.had_room = True
-        """Whether at the last check the shares of all absent engines were free."""
+        """True if the last check found the shares of all absent engines free; False again once
+        another engine is absent.
+        """
         self.now = 0.0
 
     @property
@@ -245,7 +255,7 @@ class World:
     # -- events -------------------------------------------------------------------------
 
     def start(self, name: str, loaded: bool = False) -> None:
-        """An engine starts: with nothing held, or with all its share if there is room."""
+        """Start an engine, with no memory held, or with its whole share if there is room."""
         engine = FakeEngine(self.shapes[name], self.remap.headroom_extents)
         if loaded and self.controller.has_room(name):
             engine.loaded, engine.mapped = True, self.base(name).kv_extents
@@ -266,9 +276,10 @@ class World:
         self.decide()
 
     def succeed(self, read: dict[str, int], order: list[str]) -> None:
-        """Another controller has the engines that have an allotment; the others end.
+        """Let another controller take over the engines that have an allotment; the others end.
 
-        Each reads so many of the messages on their way first, and they say hello in that `order`.
+        Before that, each engine reads as many of its messages as `read` says. The engines say hello
+        in that `order`.
         """
         self.controller = self._controller()
         for state in (self.sent, self.reported, self.asked):
@@ -305,13 +316,13 @@ class World:
         return Controller(tenants, size, self.policy, rules, turns=self._turns)
 
     def give_up(self, name: str) -> None:
-        """A dead engine is not to be started again for now."""
+        """Note that a dead engine will not be started again for now."""
         self.given_up.add(name)
         self.controller.given_up(name)
         self.decide()
 
     def keep(self, name: str) -> None:
-        """An engine that was given up is to be started."""
+        """Note that an engine that was given up will be started after all."""
         if name in self.given_up:
             self.had_room = False
             self.given_up.discard(name)
@@ -326,7 +337,7 @@ class World:
         self.decide()
 
     def deliver(self, name: str) -> None:
-        """The oldest report of an engine arrives."""
+        """Deliver the oldest report of an engine to the controller."""
         engine = self.alive[name]
         if not engine.outbox:
             return
@@ -346,7 +357,9 @@ class World:
     # -- rounds of well-behaved engines ---------------------------------------------------
 
     def round(self, seconds: float = 0.0, names: list[str] | None = None) -> None:
-        """All messages arrive, all engines comply, step and report."""
+        """Let all alive engines, or those named, read their messages, obey, step and report;
+        deliver the reports.
+        """
         for name in self.alive if names is None else names:
             engine = self.alive[name]
             while engine.inbox:
@@ -379,7 +392,7 @@ class World:
         return sent is not None and report.growth_extents <= sent.kv_extents
 
     def check(self) -> None:
-        """What must hold at every moment, counted in what engines truly hold."""
+        """Check all promises, by the memory that engines really hold."""
         self.controller.check(self.now)
         assert sum(e.held for e in self.alive.values()) <= self.device_bytes
         had_room, self.had_room = self.had_room, self.controller.free_bytes >= self._kept()
@@ -389,7 +402,7 @@ class World:
         assert not late, f"{late} wait for an answer since {self.asked}"
 
     def _kept(self) -> int:
-        """Bytes that engines without an allotment may yet take of their shares."""
+        """Bytes of the shares that engines without an allotment may still take."""
         absent = [n for n in self.tenants if n not in self.sent and n not in self.given_up]
         held = {n: e.held for n, e in self.alive.items()}
         shares = {n: self.tenants[n].share_bytes(self.device_bytes) for n in absent}
@@ -413,9 +426,11 @@ class World:
         self._check_allotment(name, before, message)
 
     def _check_refusal(self, name: str) -> None:
-        """It waited long enough, or not one more extent is free that no other targets.
+        """Check that a refusal was due: the engine waited long enough, or has all its extents, or
+        none is free for it.
 
-        Those who were refused before want it still: the plan may keep for them what comes back.
+        If others lack growth too, nothing is checked, as the plan may keep for them what comes
+        back.
         """
         if self.now >= self.asked[name] + PATIENCE_S or self.policy is Policy.STATIC:
             return

@@ -48,7 +48,7 @@ def said(choice: Mapping[str, Any]) -> Said:
 
 
 def beginning(whole: Said, tokens: int) -> Said:
-    """The answer with its first `tokens` tokens; its text is left whole."""
+    """The first `tokens` tokens of an answer; its text is not cut."""
     return Said(whole.text, whole.tokens[:tokens], whole.likely[:tokens])
 
 

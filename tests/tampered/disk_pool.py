@@ -23,7 +23,9 @@ PORTION = 100
 
 
 class SlowStore(SsdStore):
-    """Each block that is read takes `read_s` seconds more, two of them side by side."""
+    """Disk tier in which each block that is read takes `read_s` seconds more; two reads run at a
+    time.
+    """
 
     read_s = 0.0
 
@@ -49,7 +51,7 @@ class SlowStore(SsdStore):
 
 
 class DiskPool(LocalPool):
-    """Its folder goes with the process's temporary ones."""
+    """Pool above a slow disk, whose folder ends with the process's temporary files."""
 
     def __init__(self, member: Member) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="mirage-disk-")
@@ -58,7 +60,7 @@ class DiskPool(LocalPool):
         super().__init__(Core(HOST_BLOCKS * size, below=self.disk), member)
 
     def sink_all(self) -> None:
-        """All that host memory holds lies on the disk alone from now on."""
+        """Move all blocks of host memory to the disk."""
         core = self._shared.core
         names = [block.name for block in core._host._blocks.values() if block.idle]
         for start in range(0, len(names), PORTION):
@@ -72,7 +74,9 @@ class DiskPool(LocalPool):
 
     @property
     def idle(self) -> bool:
-        """Whether nobody seeks and nothing is reserved or copied; keeps copies going."""
+        """True if no request seeks and no block is reserved or copied. Each call lets copies
+        proceed.
+        """
         self._shared.carry_out()
         tenants = self._shared.core.state().tenants.values()
         return not any(own.pinned_bytes for own in tenants) and not self._answers

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from mirage.engine.device_memory import DeviceMemory
 from mirage.engine.gpu_worker import MirageGPUWorker
-from mirage.engine.settings import EngineSettings
 from mirage.engine.startup import StartUp
+from mirage.engine_settings import EngineSettings
 from tests.tampered.memory import Unawaited, UnprovenStart
 
 
 class UnawaitedWorker(MirageGPUWorker):
-    """Nor is it proven, or it would not start."""
+    """Worker whose steps do not wait for streamed layers. It starts without a proof, which would
+    fail.
+    """
 
     def make_memory(self, settings: EngineSettings) -> DeviceMemory:
         return Unawaited(settings)

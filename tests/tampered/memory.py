@@ -6,15 +6,15 @@ from dataclasses import replace
 
 from mirage.engine.device_memory import UNLIMITED, DeviceMemory
 from mirage.engine.proof import Proof
-from mirage.engine.settings import EngineSettings
 from mirage.engine.startup import StartUp
+from mirage.engine_settings import EngineSettings
 from mirage.streaming.transfer import LayerStreamer
 from tests.tampered.compute import RunsAhead
 from tests.tampered.pool import PoisoningPool
 
 
 class Poisoning(DeviceMemory):
-    """What layers and extents leave is NaN."""
+    """Memory that is filled with NaN when a layer or an extent leaves it."""
 
     def __init__(self, settings: EngineSettings) -> None:
         super().__init__(settings)
@@ -22,7 +22,7 @@ class Poisoning(DeviceMemory):
 
 
 class Unawaited(DeviceMemory):
-    """No step waits for a streamed layer."""
+    """Memory in which no step waits for a streamed layer."""
 
     def __init__(self, settings: EngineSettings) -> None:
         super().__init__(settings)
@@ -31,11 +31,11 @@ class Unawaited(DeviceMemory):
 
 
 class PoisoningUnawaited(Poisoning, Unawaited):
-    """Both."""
+    """Memory with both faults."""
 
 
 class UnprovenStart(StartUp):
-    """An engine starts whatever its model computes."""
+    """Start of an engine without the proof, so that a faulty engine starts."""
 
     def prove(self, proof: Proof, streamer: LayerStreamer) -> None:
-        """Not at all."""
+        """Do nothing."""

@@ -12,7 +12,9 @@ HOST_BLOCKS = 60
 
 
 class PeerPool(LocalPool):
-    """What a peer or the host pool gives back reads as zeros from then on."""
+    """Pool with two peers, whose memory is host memory. Memory that a peer takes back, or that the
+    host pool gives back, reads as zeros from then on.
+    """
 
     def __init__(self, member: Member) -> None:
         size = member.block_bytes
@@ -21,16 +23,18 @@ class PeerPool(LocalPool):
         super().__init__(Core(HOST_BLOCKS * size, peers=plan), member, peer_bytes_per_s=5e8)
 
     def lend(self, device: str, blocks: int) -> None:
-        """What a peer lends from now on."""
+        """Set the bytes that a peer lends from now on."""
         self.resize_peer(device, blocks * self.member.block_bytes)
 
     def shrink(self, blocks: int) -> None:
-        """The host pool's budget."""
+        """Set the budget of the host pool."""
         self.resize(blocks * self.member.block_bytes)
 
     @property
     def idle(self) -> bool:
-        """Whether nobody seeks and nothing is reserved or copied; keeps copies going."""
+        """True if no request seeks and no block is reserved or copied. Each call lets copies
+        proceed.
+        """
         self._shared.carry_out()
         state = self._shared.core.state()
         assert state.peers is not None

@@ -16,7 +16,7 @@ class PoisoningPool(PagePool):
     """Overwrites every page that a layer or an extent of KV blocks has left."""
 
     def give(self, pages: Iterable[Page]) -> None:
-        """As `PagePool.give`, poisoned before."""
+        """Fill the pages with poison, and then give them as `PagePool.give`."""
         given = list(pages)
         scratch = Range(self.driver, len(given) * self.driver.page_bytes)
         scratch.back(0, given)

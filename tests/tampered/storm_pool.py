@@ -19,7 +19,7 @@ SSD_BLOCKS = 120
 
 
 class StormPool(LocalPool):
-    """Small enough that blocks go from tier to tier; its folder goes at its end."""
+    """Pool that is so small that blocks go from tier to tier; its folder is removed at its end."""
 
     def __init__(self, member: Member) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="mirage-storm-")
@@ -31,33 +31,35 @@ class StormPool(LocalPool):
         super().__init__(core, member, peer_bytes_per_s=5e8)
 
     def lend(self, device: str, blocks: int) -> None:
-        """What a peer lends from now on."""
+        """Set the bytes that a peer lends from now on."""
         self.resize_peer(device, blocks * self.member.block_bytes)
 
     def shrink(self, blocks: int) -> None:
-        """The host pool's budget."""
+        """Set the budget of the host pool."""
         self.resize(min(blocks, HOST_BLOCKS) * self.member.block_bytes)
 
     @property
     def evicted(self) -> int:
-        """Blocks that left the pool for want of room."""
+        """Number of blocks that left the pool for lack of room."""
         return sum(own.counts.evictions for own in self._state().tenants.values())
 
     @property
     def risen(self) -> int:
-        """Blocks that came up from the disk."""
+        """Number of blocks that came up from the disk."""
         return self.disk.counts.loaded
 
     @property
     def revocations(self) -> int:
-        """Pieces of memory that peers took back."""
+        """Number of leases that peers revoked."""
         peers = self._state().peers
         assert peers is not None
         return peers.revocations
 
     @property
     def idle(self) -> bool:
-        """Whether nobody seeks and nothing is reserved or copied; keeps copies going."""
+        """True if no request seeks and no block is reserved or copied. Each call lets copies
+        proceed.
+        """
         self._shared.carry_out()
         state = self._state()
         assert state.peers is not None

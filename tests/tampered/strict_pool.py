@@ -16,7 +16,7 @@ class StrictPool:
     """`blocks` places in a memory file. Least recently used blocks make room."""
 
     def __init__(self, member: Member, blocks: int = 4096, peers: int = 3) -> None:
-        """Every `peers`th place is a peer's."""
+        """Make every `peers`th place one of a peer."""
         self.member, self.most, self._peers = member, blocks, peers
         descriptor = os.memfd_create("strict-pool")
         os.ftruncate(descriptor, blocks * member.block_bytes)
@@ -27,19 +27,19 @@ class StrictPool:
         self._reserved: dict[Key, int] = {}
         self._seeking: dict[str, dict[Key, Lookup]] = {}
         self.silent = False
-        """Answers nothing any more."""
+        """True if it answers nothing any more."""
         self.dead = False
-        """Its process is gone: nothing is held, nothing can be reserved."""
+        """True if its process is gone: it holds nothing, and reserves nothing."""
         self.loses = False
-        """Has lost what it found READY by the time it is loaded."""
+        """True if blocks that were READY are lost by the time they are loaded."""
         self.deep = False
-        """What is held and nobody asked to come up is BELOW."""
+        """True if a held block is BELOW until it is sought with `rise`."""
         self.slow = 0
-        """A key is COMING for so many askings."""
+        """Number of calls of `found` for which a key is COMING before it is READY."""
         self._asked: dict[tuple[str, Key], int] = {}
         self.evicted = self.committed = self.abandoned = 0
         self.sought = 0
-        """Keys, each time that one was asked for."""
+        """Number of keys in all calls of `seek`."""
 
     # -- finding ------------------------------------------------------------------------
 
@@ -109,7 +109,7 @@ class StrictPool:
         return ()
 
     def locks(self) -> None:
-        """None: no slab is locked."""
+        """Return None, because no slab is locked."""
 
     def bytes_per_s(self, medium: Medium) -> float | None:
         return 2e9 if medium is Medium.PEER else None
@@ -124,25 +124,25 @@ class StrictPool:
     # -- what tests do to it ------------------------------------------------------------
 
     def shrink(self, blocks: int) -> None:
-        """Hold at most so many, as far as they are not pinned."""
+        """Hold at most so many blocks, except pinned ones."""
         self.most = blocks
         while len(self._held) + len(self._reserved) > self.most and self._evict():
             pass
 
     def forget(self) -> None:
-        """All that is not pinned."""
+        """Evict all blocks that are not pinned."""
         most, self.most = self.most, 0
         self.shrink(0)
         self.most = most
 
     @property
     def held(self) -> int:
-        """Blocks."""
+        """Number of held blocks."""
         return len(self._held)
 
     @property
     def idle(self) -> bool:
-        """Whether nobody seeks, and nothing is reserved."""
+        """True if no request seeks, and no block is reserved."""
         return not self._seeking and not self._reserved
 
     def _evict(self) -> bool:

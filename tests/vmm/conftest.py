@@ -1,6 +1,6 @@
-"""The drivers that keep the contract. A further driver is one more line in `DRIVERS`.
+"""The drivers that must keep the contract. A further driver is one more line in `DRIVERS`.
 
-The CUDA driver runs over a stand-in for NVIDIA's library, or over the real one where
+The CUDA driver runs over the stand-in for NVIDIA's library, or over the real library if
 MIRAGE_TEST_GPU is set, as ``make gpu-test`` does.
 """
 
@@ -33,7 +33,7 @@ def cuda() -> Driver:
 
 
 def standin():
-    """The stand-in for libcuda, built and loaded. Skips where that cannot be."""
+    """The stand-in for libcuda, built and loaded. Skips the test where that cannot be done."""
     from tests.vmm.libcuda import NoCompiler, RealDriverLoaded, StandIn
 
     if REAL_GPU:
@@ -49,7 +49,7 @@ DRIVERS = {"host": host, "cuda": cuda}
 
 @pytest.fixture(params=DRIVERS)
 def driver(request: pytest.FixtureRequest) -> Iterator[Driver]:
-    """A fresh driver with room for 256 pages, sound when the test ends."""
+    """A new driver with room for 256 pages; its books are checked when the test ends."""
     made = DRIVERS[request.param]()
     yield made
     try:

@@ -1,4 +1,6 @@
-"""Stand-in for what rows touch of an engine of vLLM; its steps cost what is told."""
+"""Stand-in for the parts of a vLLM engine that rows of the GPU bench use; steps
+have given costs.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ class Streamer:
 
 
 class DeviceMemory:
-    """Stand-in for `mirage.engine.device_memory`."""
+    """Stand-in for the class of that name in `mirage.engine.device_memory`."""
 
     def __init__(self) -> None:
         self.layers_remapped, self.compiled, self.layers = 0, True, LAYERS
@@ -49,7 +51,7 @@ class DeviceMemory:
 
 
 class EngineTimes:
-    """Stand-in for `mirage.engine.engine_times`."""
+    """Stand-in for the class of that name in `mirage.engine.engine_times`."""
 
     layer_load_s = LOAD_S
 
@@ -61,7 +63,7 @@ class EngineTimes:
 
 
 class Worker:
-    """Streamed layers stall a step by `LOAD_S` each."""
+    """Stand-in for our worker: each layer given away makes a step longer by `LOAD_S`."""
 
     def __init__(self, memory: DeviceMemory, times: EngineTimes) -> None:
         self._memory, self._times = memory, times
@@ -78,7 +80,7 @@ class Worker:
 
 
 class Engine:
-    """Stand-in for `vllm.v1.engine.llm_engine.LLMEngine` in one process."""
+    """Stand-in for vLLM's `LLMEngine` in one process."""
 
     def __init__(self) -> None:
         self.memory, self.times = DeviceMemory(), EngineTimes()

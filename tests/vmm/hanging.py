@@ -1,4 +1,4 @@
-"""Rows that do not come, for `tests/vmm/test_gpu_watch.py`; each runs in a child process."""
+"""Rows of the GPU bench that hang, for `test_gpu_watch.py`; each runs in a child process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarks.gpu.tied import tied
 from tests.vmm.libcuda import StandIn
 
 HELD = "MIRAGE_TEST_HELD"
-"""The file into which `beside_a_child` writes whom it has started."""
+"""Environment variable: the file into which `beside_a_child` writes the process id of its child."""
 
 
 def good(bench: Bench) -> Row:
@@ -35,7 +35,7 @@ def ends(bench: Bench) -> Row:
 
 
 def in_the_driver(bench: Bench) -> Iterator[Row]:
-    """A row, and then a call of the driver that does not return."""
+    """Rows: one that is returned, and then a call of the driver that does not end."""
     with bench.open(bench.page_bytes) as driver:
         address = driver.reserve(driver.page_bytes)
         driver.map(address, driver.create(1))
@@ -45,13 +45,15 @@ def in_the_driver(bench: Bench) -> Iterator[Row]:
 
 
 def with_the_lock(bench: Bench) -> Row:
-    """Hang in C, without giving back Python's lock: no thread of this process runs any more."""
+    """Row that hangs in C while it has Python's global lock, so that no thread of
+    its process runs.
+    """
     ctypes.PyDLL(None).pause()
     raise AssertionError
 
 
 def beside_a_child(bench: Bench) -> Row:
-    """Row whose engine has the GPU's memory."""
+    """Row that hangs while a child process of it, its engine, has the GPU's memory."""
     child = subprocess.Popen(tied([sys.executable, "-c", "import time; time.sleep(600)"]))
     Path(os.environ[HELD]).write_text(str(child.pid))
     return with_the_lock(bench)

@@ -1,4 +1,4 @@
-"""Large ranges of memory are had and copied by several threads, as by one."""
+"""Large memory is allocated and copied by several threads, with the same result as by one."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def fd() -> Iterator[int]:
 
 
 def resident_bytes(address: int) -> int:
-    """Memory behind the mapping that begins there, as the kernel counts it."""
+    """Resident bytes (Rss) of the mapping that begins at `address`, as the kernel counts them."""
     told = (SELF / "smaps").read_text().partition(f"{address:x}-")[2]
     return int(told.partition("Rss:")[2].split()[0]) * 1024
 
@@ -109,7 +109,9 @@ def test_memory_is_there_before_it_is_touched(fd: int, small_pieces: None) -> No
 def test_what_memory_is_to_be_is_said_before_there_is_any(
     fd: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Huge pages, and a node, come with the first touch or never."""
+    """The kernel is advised about huge pages and the NUMA node while the file has no memory yet,
+    because the advice takes effect at the first touch or never.
+    """
     advise, had = libc.advise, []
 
     def advised(*args: int) -> None:
@@ -161,7 +163,9 @@ def test_memory_where_nothing_is_mapped_cannot_be_had() -> None:
 
 
 def test_memory_of_several_files_is_allocated_at_one_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel adds memory to one file by one thread at a time."""
+    """Two files are allocated by two threads at the same time. For a single file the kernel works
+    with one thread at a time.
+    """
     monkeypatch.setattr(vmm.file_memory, "WINDOW_BYTES", 4 * PIECE)
     allocate, both, threads = os.posix_fallocate, threading.Barrier(2), {}
 
@@ -199,7 +203,9 @@ def test_files_of_which_one_is_full_are_left_as_they_were(monkeypatch: pytest.Mo
 def test_layers_are_copied_to_where_they_belong(
     driver: Driver, locked: bool, monkeypatch: pytest.MonkeyPatch, small_pieces: None
 ) -> None:
-    """Some of several pieces, the last one of any size; what lies between is left alone."""
+    """Layers of different sizes are copied in pieces by several threads. Each arrives at its place,
+    and bytes between them do not change.
+    """
     sizes, page = (3 * driver.page_bytes - 100, 1, driver.page_bytes), driver.page_bytes
     buffer = host_buffer(12 * page)
     out = buffer.tensor().fill_(255)

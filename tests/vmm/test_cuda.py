@@ -1,4 +1,4 @@
-"""The CUDA driver over a stand-in for NVIDIA's library: what the contract does not say."""
+"""The CUDA driver over the stand-in for NVIDIA's library: promises beyond the common contract."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ def mapped(gpu: CudaDriver, count: int) -> int:
 
 
 def owing(gpu: CudaDriver, standin: StandIn) -> tuple[int, list[Page]]:
-    """A range and its pages, which a map that failed has left half mapped."""
+    """A range and its pages after a failed map whose undoing failed too, so that two pages are
+    still mapped.
+    """
     address, pages = gpu.reserve(4 * PAGE), gpu.create(4)
     standin.fail(3, "cuMemMap", INVALID_VALUE)
     standin.fail(1, "cuMemUnmap", INVALID_VALUE)
@@ -359,7 +361,9 @@ class TestEvents:
     def test_no_stream_of_ours_waits_for_the_legacy_stream(
         self, gpu: CudaDriver, standin: StandIn
     ) -> None:
-        """Torch's default one: copies would run after its kernels instead of beside them."""
+        """A copy runs on the legacy stream, which is torch's default. Our streams do not wait for
+        it; otherwise copies would run after torch's kernels instead of beside them.
+        """
         theirs, ours, copied = gpu.adopt(0), gpu.stream(), gpu.event()
         source, address = host_buffer(PAGE), mapped(gpu, 2)
         gpu.pin(source.address, PAGE)
@@ -456,7 +460,9 @@ class TestBetweenProcesses:
         assert not any(standin.leaks().values())
 
     def test_what_is_imported_is_not_exported(self, standin: StandIn) -> None:
-        """NVIDIA's driver 580 refuses it; its documentation does not tell."""
+        """To export an imported page is refused, as by NVIDIA's driver 580 in spite of its
+        documentation. The original page can be exported again.
+        """
         with CudaDriver(shareable=True, tensors_on="cpu") as gpu:
             (page,) = gpu.create(1)
             fd = gpu.export_page(page)

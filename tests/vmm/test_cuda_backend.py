@@ -1,4 +1,4 @@
-"""An engine's backend on a GPU, over the stand-in; what it asks torch for is given by the test."""
+"""An engine's backend on a GPU, over the driver's stand-in, with a stand-in for torch."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ import pytest
 import torch
 from cuda.bindings import driver as cu
 
-from mirage.config import Policy
 from mirage.control.compute_time import RECENT
 from mirage.engine.backend import Backend, make_backend
 from mirage.engine.params import _lock
-from mirage.engine.settings import EngineSettings
+from tests.settings import engine_settings
 from tests.vmm.conftest import standin as loaded
 from tests.vmm.libcuda import StandIn
 from vmm import Event, Stream, host_buffer
@@ -28,7 +27,7 @@ pytestmark = pytest.mark.vmm
 PAGE = 65536
 LINK = 2e6
 LINK_S = PAGE / LINK
-"""Bytes a second, and seconds for a page: 33 ms."""
+"""Seconds in which a link of `LINK` bytes a second carries a page: 33 ms."""
 MS = 1e-3
 
 
@@ -41,18 +40,18 @@ def standin() -> Iterator[StandIn]:
 
 
 class Torch:
-    """The stream that computes, and events that lie a millisecond apart as they are recorded."""
+    """Stand-in for torch: the compute stream, and events that are a millisecond apart in the order
+    of their recording.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        settings = EngineSettings(
-            policy=Policy.MIRAGE, tenant="t", device="cuda", page=PAGE, base_blocks=2
-        )
+        settings = engine_settings(device="cuda", page=PAGE)
         monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
         monkeypatch.setattr(torch.cuda, "Event", self._mark)
         self.backend: Backend = make_backend(settings)
         self.stream: Stream = self.backend.driver.stream()
         self.elsewhere: Stream = self.backend.driver.stream()
-        """What other threads enqueue on."""
+        """Current stream of all threads but the engine's."""
         engine = get_ident()
 
         def current_stream() -> SimpleNamespace:
@@ -123,7 +122,9 @@ def test_steps_wait_for_copies_on_torchs_stream_and_nobody_waits_for_steps(
 def test_who_asks_beside_the_engine_means_the_stream_of_its_steps(
     their: Torch, standin: StandIn
 ) -> None:
-    """An allotment is obeyed by the thread that reads it, while a step is under way."""
+    """Another thread, which reads messages, records an event while a step runs. The event is on the
+    step's stream, so it has not passed before the step's work.
+    """
     backend, driver = their.backend, their.backend.driver
     address, source = driver.reserve(PAGE), host_buffer(PAGE)
     driver.map(address, driver.create(1))
@@ -193,7 +194,9 @@ def test_what_left_torchs_allocator_is_given_back(monkeypatch: pytest.MonkeyPatc
 
 
 def test_waits_of_streamed_layers_leave_gaps_that_no_layer_hides_behind(their: Torch) -> None:
-    """Each wait costs the host a millisecond beside the stall itself, as events are recorded."""
+    """The host needs a millisecond for each wait for a streamed layer. The learned step time leaves
+    these gaps out, so it does not grow with the number of streamed layers.
+    """
     backend, learned = their.backend, their.backend.compute_time
     ready, told = backend.driver.event(), dict[int, float]()
     for streamed in (0, 2, 5, 9):

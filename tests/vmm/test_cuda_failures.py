@@ -1,7 +1,7 @@
-"""Ten thousand random sequences of calls, some of which the device refuses at a random moment.
+"""Ten thousand random sequences of driver calls, some of which the device refuses.
 
-Each call succeeds or raises one of our errors; the page table and the device agree after each, as
-soon as what is owed to the device has been paid; nothing is left at the end.
+Each call succeeds or raises one of our errors. After each, page table and device agree, once failed
+undoings have been repeated; nothing is left at the end.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ORDERS = 4
 
 
 class Sequence:
-    """One driver, and random calls of it that make sense or nearly so."""
+    """A driver, and random calls of it, most of which are valid."""
 
     def __init__(self, standin: StandIn, rng: random.Random) -> None:
         self.standin, self.rng = standin, rng
@@ -91,7 +91,9 @@ class Sequence:
         self.stream.synchronize()
 
     def pass_on(self) -> None:
-        """To nobody but ourselves, as a descriptor that outlives the page."""
+        """Export a page, release it, and import it again by its file descriptor, which keeps the
+        memory.
+        """
         page = self.rng.choice(self.pages or [Page(10**6)])
         fd = self.gpu.export_page(page)
         try:
@@ -122,7 +124,7 @@ class Sequence:
         return self.rng.random() < 0.9
 
     def places(self) -> list[int]:
-        """Pages of our reservations; rarely an address of nobody's."""
+        """Addresses of all pages of our reservations; rarely an address outside of all."""
         ours = [a + i * PAGE for a, count in self.ranges.items() for i in range(count)]
         return ours if ours and self.sensible() else [0x10000]
 
@@ -130,7 +132,7 @@ class Sequence:
         return [a + i for a, n in self.gpu._table.mapped for i in range(0, n, PAGE)]
 
     def place(self) -> int:
-        """Mostly one where something is mapped."""
+        """Address of a page, mostly of a mapped one."""
         mapped = self.mapped() if self.sensible() else []
         return self.rng.choice(mapped or self.places())
 
@@ -139,7 +141,7 @@ class Sequence:
         return self.rng.sample(known, min(self.rng.choice([1, 1, 2, 3]), len(known)))
 
     def check(self) -> None:
-        """Pays what is owed, then compares."""
+        """Let the driver repeat failed undoings, and compare its books with the device."""
         calm(self.standin)
         self.gpu.check_integrity()
         leaks = self.standin.leaks()
@@ -165,7 +167,7 @@ CHOICES: list[Callable[[Sequence], None]] = [
 
 
 def calm(standin: StandIn) -> None:
-    """Spend the orders to fail that are still open on a call that changes nothing."""
+    """Use up the ordered failures that are left, with calls that change nothing."""
     for _ in range(ORDERS):
         cu.cuDriverGetVersion()
 
@@ -178,7 +180,9 @@ def standin() -> Iterator[StandIn]:
 
 
 def one_call(standin: StandIn, sequence: Sequence, rng: random.Random) -> str:
-    """What came of it. In three of ten a call of the device fails, then or a little later."""
+    """Outcome of one random call. In three of ten cases a call of the device fails during it or
+    soon after.
+    """
     if rng.random() < 0.3:
         standin.fail(rng.randint(1, ORDERS), None, rng.choice(INJECTED))
     act = rng.choice(CHOICES)

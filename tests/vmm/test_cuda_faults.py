@@ -1,4 +1,4 @@
-"""Each fault of a GPU, as the driver returns it: named by ours, whichever call meets it."""
+"""Each fault of a GPU in the driver's form has a name of ours, whichever call meets it."""
 
 from __future__ import annotations
 

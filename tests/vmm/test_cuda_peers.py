@@ -138,7 +138,7 @@ def test_memory_under_a_copy_is_not_unmapped(
 
 
 class TestTheStandIn:
-    """Stricter than the driver."""
+    """Rules of the stand-in that are stricter than the driver's."""
 
     def copy(self, near: CudaDriver, far: CudaDriver, *, swapped: bool = False) -> None:
         here, there = mapped(near, 1), mapped(far, 2)

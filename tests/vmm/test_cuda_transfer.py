@@ -1,7 +1,7 @@
 """Streamed layers on a device that runs behind its caller, in the stand-in's real time.
 
-What a layer computes with, its last bytes, is copied out by the stream that computes. Loading a
-layer takes much longer than that, so a wait that is missing shows as another layer's bytes.
+The compute stream copies out the last bytes of each layer, as what the layer computes with. Loading
+a layer takes much longer than that, so a missing wait shows another layer's bytes.
 """
 
 from __future__ import annotations
@@ -35,21 +35,23 @@ SETS = [(1, 1), (2, 2), (5, 2), (7, 1), (6, 2), (1, 2), (0, 1)]
 
 
 class Hasty(StreamCompute):
-    """Leaves the waits for copies out, to show what they are good for."""
+    """Compute that leaves out the waits for copies, as a control of the tests."""
 
     def wait(self, event: Event) -> None:
         pass
 
 
 class Careless(StreamCompute):
-    """Leaves the waits for steps out, to show what they are good for."""
+    """Compute that leaves out the waits for steps, as a control of the tests."""
 
     def wait_for_steps(self) -> None:
         pass
 
 
 class Model:
-    """Layer i holds i + 1 in every byte. Each step copies all layers into a column of `out`."""
+    """A model in which each byte of layer i is i + 1. Each step copies a part of every layer into a
+    row of `out`.
+    """
 
     def __init__(
         self, compute: type[StreamCompute] = StreamCompute, chunk_bytes: int | None = None
@@ -79,7 +81,7 @@ class Model:
                 self.streamer.after(index)
 
     def step_in_pieces(self, number: int, until: int = LAYERS) -> None:
-        """The last one reaches into the step from the one before, and out of it into the next."""
+        """Run a step in pieces, the last of which reaches into the next step."""
         last = LAYERS - 1
         self.streamer.before(last)
         self._compute(number, last)
@@ -94,7 +96,7 @@ class Model:
         self.stream.copy(to, end - READ, READ)
 
     def seen(self, number: int, until: int = LAYERS) -> list[int]:
-        """What each layer of a step read; 0 for bytes of more than one layer."""
+        """Byte that each layer of a step had; 0 if bytes of two layers were mixed."""
         self.stream.synchronize()
         read = []
         for index in range(until):
@@ -125,7 +127,9 @@ RIGHT = list(range(1, LAYERS + 1))
 def test_a_streamed_layer_costs_few_changes_of_the_context(
     standin: StandIn, chunk: int | None
 ) -> None:
-    """The context changes for the wait, the end and the whole copy; a change is a slow call."""
+    """A streamed layer needs at most four changes of the CUDA context, which are slow calls,
+    however many pieces it is copied in.
+    """
     model = Model(chunk_bytes=chunk)
     remapped, slots = 4, 2
     model.streamer.set(remapped, slots)
@@ -161,7 +165,9 @@ def test_every_layer_finds_its_own_bytes_however_many_are_remapped(standin: Stan
 
 
 def test_every_piece_finds_its_own_bytes_however_many_are_remapped(standin: StandIn) -> None:
-    """A step that ended early, too, leaves the one after it right."""
+    """Each piece of a step computes with its own layer's bytes, also in a step after one that ended
+    early.
+    """
     model = Model()
     standin.pace(LINK)
     for remapped, slots in SETS:
@@ -301,7 +307,10 @@ def test_without_the_waits_for_copies_layers_read_other_bytes(standin: StandIn) 
 def test_layers_go_behind_the_steps_before_and_come_back_from_their_masters(
     standin: StandIn,
 ) -> None:
-    """Also while they are loaded. What streams later is loaded once for each slot."""
+    """All layers are given away right after a step was enqueued, then some come back and the others
+    are streamed. The steps before and after see the right bytes. In the next round the layers go
+    while they are still being loaded.
+    """
     model = Model()
     standin.pace(LINK)
     for remapped, slots in [*SETS, (0, 1)]:
@@ -348,7 +357,9 @@ def test_who_reads_an_absent_layer_faults(standin: StandIn) -> None:
 
 
 def test_a_set_that_is_left_half_changed_says_so(standin: StandIn) -> None:
-    """The third access refused: some layers have nothing behind them, and no step may run."""
+    """A change of streamed layers fails in the middle, so some layers have no memory. The error
+    says so, and no step may run.
+    """
     model = Model()
     standin.fail(3, "cuMemSetAccess")
     with pytest.raises(TransferError, match=r"half changed.*cuMemSetAccess"):

@@ -1,4 +1,4 @@
-"""The fresh process that uses a GPU, over the stand-in: what it says, and how it ends."""
+"""Answers and ends of the new process that looks at a GPU, over the driver's stand-in."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROGRAM = """
 from tests.vmm.libcuda import StandIn
 made = StandIn.load()
 {setup}
-from mirage.serve.device_answers import main
+from mirage.serve.health.device_answers import main
 main(0)
 """
 

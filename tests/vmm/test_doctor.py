@@ -1,4 +1,4 @@
-"""What `mirage doctor` finds of host memory and of a GPU, over a stand-in for its driver."""
+"""Findings of `mirage doctor` about host memory and a GPU, over the driver's stand-in."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from mirage.config import Config, ConfigError
 from mirage.doctor import engine, gpu, host
 from mirage.doctor.command import served_from, show
 from mirage.doctor.finding import Finding, FindingState, limited, missing, works
-from mirage.serve.preflight import _check_peers
-from mirage.serve.tiers import granule_of
+from mirage.serve.device.tiers import granule_of
+from mirage.serve.launch.preflight import _check_peers
 from tests.vmm.conftest import standin as loaded
 from tests.vmm.libcuda import StandIn
 from vmm import libc
@@ -54,7 +54,9 @@ def test_a_driver_that_is_older_than_what_calls_it(standin: StandIn) -> None:
 
 @pytest.mark.parametrize("error", [800, 801])
 def test_a_gpu_that_refuses_to_lock_host_memory(standin: StandIn, error: int) -> None:
-    """Locking is not permitted, or not supported, as in confidential mode."""
+    """The GPU refuses to lock host memory, because it is not permitted or (in confidential mode)
+    not supported. The finding advises not to move layers.
+    """
     standin.fail(1, "cuMemHostRegister", error)
     found = by_name(gpu.findings(0))
     assert found["locked host memory"].state is FindingState.LIMITED

@@ -1,4 +1,4 @@
-"""What `mirage doctor` finds of a disk: real files, and disks that refuse."""
+"""Findings of `mirage doctor` about a disk, with real files and with disks that refuse."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def found(folder: Path) -> Finding:
 
 
 def refuse(monkeypatch: pytest.MonkeyPatch, name: str, code: int, *, direct: bool) -> None:
-    """`os.<name>` fails, with O_DIRECT alone if told so."""
+    """Let `os.<name>` fail with this error; with `direct` only for opens with O_DIRECT."""
     real = getattr(os, name)
 
     def fake(target: Any, *values: Any, **more: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What every driver promises, whatever memory it drives."""
+"""The contract of all drivers, whatever memory they drive."""
 
 from __future__ import annotations
 

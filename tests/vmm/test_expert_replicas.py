@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from mirage.engine.settings import EngineSettings
 from mirage.engine.tiers.expert_replicas import ExpertReplicas, keep_on_peers
 from mirage.streaming.compute import Compute, HostCompute, StreamCompute
 from mirage.streaming.expert_layout import ExpertLayout, Piece
@@ -22,6 +21,7 @@ from mirage.tiers.ledger import Due
 from mirage.tiers.lending.lenders import Lenders
 from mirage.tiers.peer_backing import PeerPlan
 from mirage.tiers.server import PoolServer
+from tests.settings import engine_settings
 from tests.vmm.conftest import PAGE, PAGES
 from tests.vmm.conftest import standin as loaded
 from tests.vmm.libcuda.lending import program
@@ -37,11 +37,13 @@ EXPERTS = ExpertLayout((0, 1), COUNT, (Piece(0, PAGE), Piece(COUNT * PAGE, PAGE)
 """Two slices of a page each."""
 LAYER = 2 * COUNT * PAGE
 GONE = 250
-"""What masters are overwritten with, so that it shows who is read."""
+"""Byte that overwrites the masters, so that a read of a master differs from a read of a replica."""
 
 
 class World:
-    """Two layers of four experts whose bytes are their own number, above a pool with one peer."""
+    """Two layers of four experts each, above a pool with one peer; each byte of an expert is its
+    number.
+    """
 
     def __init__(self, folder: Path, kind: str, experts: int) -> None:
         self.lenders = None
@@ -77,9 +79,7 @@ class World:
         self.replicas = self.join()
 
     def join(self, weights: bytes = b"w") -> ExpertReplicas:
-        settings = EngineSettings(
-            policy="mirage", tenant="t", base_blocks=0, tier_socket=str(self.socket)
-        )
+        settings = engine_settings(base_blocks=0, tier_socket=str(self.socket))
         made = keep_on_peers(self.streamer, settings, weights)
         assert made is not None
         return made
@@ -99,7 +99,7 @@ class World:
 
     @property
     def lent(self) -> int:
-        """Bytes."""
+        """Number of bytes that the peer has lent."""
         state = self.server.state().peers
         assert state is not None
         return state.devices["p"].held_bytes
@@ -113,7 +113,9 @@ class World:
             self.streamer.residency.routing.seen(layer, numbers)
 
     def computes(self, layer: int, number: int) -> int:
-        """The byte that a step which is routed to an expert finds, the same everywhere."""
+        """Byte with which a step computes that is routed to an expert; all bytes of the expert must
+        be equal.
+        """
         self.streamer.routed(layer, [number])
         self.compute.synchronize()
         found = set()

@@ -1,4 +1,4 @@
-"""Layers and experts given away in turn: whatever a step reads, it finds its own parameters."""
+"""Layers and experts are given away in turn, and steps always find their own parameters."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _byte(layer: int, page: int) -> int:
 
 
 class Mixture:
-    """Five layers, three of which have four experts; each page holds a byte of its own."""
+    """Five layers, three of which have four experts. Each page has a byte of its own."""
 
     def __init__(self) -> None:
         self.driver = HostDriver(PAGE)
@@ -49,7 +49,8 @@ class Mixture:
         return LayerFrame(index, home, master.address, LAYER, self.driver.event())
 
     def step(self, numbers: set[int]) -> None:
-        """Each layer computes with all that it has beside its experts, and with these of them."""
+        """Run a step: check the bytes of each layer, but of its experts only those of `numbers`, to
+        which the step routes."""
         for index in range(LAYERS):
             self.streamer.before(index)
             spans = [(0, LAYER)]
@@ -67,7 +68,7 @@ class Mixture:
         assert found[:, 0].tolist() == [_byte(index, first + n) for n in range(len(found))]
 
     def check(self) -> None:
-        """Books of pages, and no page more than what is to be there."""
+        """Compare the books with the pages; no more pages may be in use than needed."""
         self.streamer.check_integrity()
         self.pool.check_integrity()
         self.driver.check_integrity()
@@ -110,6 +111,23 @@ def test_whatever_is_given_away_what_a_step_needs_is_there(todo) -> None:
         model.streamer.set(0, 0, 1)
     model.step({0, 1, 2, 3} if not model.streamer.experts else {0})
     model.check()
+    model.close()
+
+
+def test_steps_in_flight_end_before_memory_is_unmapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, told = Mixture(), list[str]()
+    unmap = HostDriver.unmap
+
+    def unmapped(driver: HostDriver, address: int, nbytes: int) -> None:
+        told.append("unmapped")
+        unmap(driver, address, nbytes)
+
+    monkeypatch.setattr(HostCompute, "wait_for_steps", lambda compute: told.append("awaited"))
+    monkeypatch.setattr(HostDriver, "unmap", unmapped)
+    for given_away in ((0, 0, 1), (2, 1, 0), (0, 0, 0)):
+        told.clear()
+        model.streamer.set(*given_away)
+        assert told[0] == "awaited" and "unmapped" in told
     model.close()
 
 

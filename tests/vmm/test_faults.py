@@ -1,4 +1,4 @@
-"""Real faults and real deaths, each in a process of its own."""
+"""Real segmentation faults and killed processes, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_touching_memory(script: str, status: int) -> None:
 
 
 def start(script: str) -> tuple[subprocess.Popen[str], list[str]]:
-    """A process that runs `script`, and the words of the line it then prints."""
+    """Start a process that runs `script`; return it and the words of its first line."""
     process = subprocess.Popen(
         [sys.executable, "-c", SETUP + script],
         cwd=ROOT,
@@ -58,7 +58,7 @@ def start(script: str) -> tuple[subprocess.Popen[str], list[str]]:
 
 
 def inode(pid: int) -> int | None:
-    """The memory file that this process has open, if any."""
+    """Inode of the driver's memory file that a process has open; None if it has none open."""
     for fd in Path(f"/proc/{pid}/fd").iterdir():
         if "memfd:vmm" in str(fd.readlink()):
             return fd.stat().st_ino
@@ -66,7 +66,9 @@ def inode(pid: int) -> int | None:
 
 
 def holders(memory_file: int) -> set[int]:
-    """Processes that hold a memory file, open or mapped: without any, its memory is free."""
+    """Ids of the processes that have a memory file open or mapped; its memory is free if there are
+    none.
+    """
     found = set()
     for process in Path("/proc").glob("[0-9]*"):
         try:

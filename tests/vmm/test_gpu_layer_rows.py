@@ -1,5 +1,6 @@
-"""Rows of ``make gpu-layers``, ``gpu-together`` and ``gpu-others``, without vLLM: what they ask an
-engine, and what they say of what it answers."""
+"""Rows of `make gpu-layers`, `gpu-together` and `gpu-others` without vLLM:
+questions and results.
+"""
 
 from __future__ import annotations
 
@@ -272,7 +273,7 @@ else:
 
 
 def control(folder: Path, monkeypatch: pytest.MonkeyPatch, *, broken: bool = False) -> None:
-    """NVIDIA's program, as far as the row uses it."""
+    """Put a stand-in for NVIDIA's MPS control program, with what the row uses of it, into PATH."""
     path = folder / together.CONTROL
     path.write_text(MPS.format(python=sys.executable, broken=broken))
     path.chmod(0o755)
@@ -316,7 +317,9 @@ def test_without_mps_the_row_is_skipped_and_a_broken_one_is_said(
 
 @pytest.fixture
 def stocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """Questions to engines, with the command line or the configuration of each."""
+    """List of the questions to plain vLLM's engines and ours, each with the engine's command line
+    or configuration; they are answered with made figures.
+    """
     asked: list[Any] = []
 
     def ran(engine: Any, spec: dict[str, Any]) -> dict[str, Any]:

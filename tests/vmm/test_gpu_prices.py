@@ -1,4 +1,4 @@
-"""Rows of ``make gpu-bench`` that ask the driver or the system by themselves, over the stand-in."""
+"""Rows of `make gpu-bench` that measure driver or system without an engine, over the stand-in."""
 
 from __future__ import annotations
 

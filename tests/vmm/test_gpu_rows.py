@@ -1,4 +1,4 @@
-"""The rows of ``make gpu-test`` and ``make gpu-bench``, dry: all of them but kernels."""
+"""The rows of `make gpu-test` and `make gpu-bench` in a dry run: all but kernels."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KERNELS = {"graphs.replayed", "graphs.failed", "decode.at_the_cap", "coherent.li
 
 
 def run(what: str, folder: Path) -> dict[str, dict[str, object]]:
-    """The rows of a dry run, by name."""
+    """Rows of a dry run of the bench `what`, by name."""
     standin()
     docs = folder / "results.md"
     docs.write_text("# Measured\n")

@@ -1,4 +1,4 @@
-"""Rows of ``make gpu-...`` that hang or end are ended in time, and leave no process behind."""
+"""Rows of `make gpu-...` that hang or die are ended in time, and leave no process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The host driver's own promises: the kernel agrees with the page table, and refuses cleanly."""
+"""The host driver's own promises: the kernel agrees with the page table, refusals
+change nothing.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ def host():
 
 
 def memfd_bytes() -> int:
-    """Memory in this process's memory files, as the kernel counts it."""
+    """Bytes of memory in this process's memory files, as the kernel counts them."""
     total = 0
     for fd in Path("/proc/self/fd").iterdir():
         try:
@@ -70,7 +72,9 @@ def test_memory_exists_from_create_to_release(host: HostDriver) -> None:
 
 
 def test_new_pages_are_zero_after_dirty_ones_left(host: HostDriver) -> None:
-    """More than the contract asks for, which a GPU's driver does not promise."""
+    """Pages that are created after written ones were released read as zeros. The contract does not
+    ask for this, and a GPU's driver does not promise it.
+    """
     page = host.page_bytes
     address, pages = host.reserve(4 * page), host.create(4)
     host.map(address, pages)
@@ -252,7 +256,9 @@ class TestHostBuffer:
 
 
 def test_a_copy_waits_for_no_change_of_other_memory(host, monkeypatch) -> None:
-    """Creating, mapping, unmapping and releasing take the kernel long where much changes."""
+    """A copy on a stream ends while pages of other memory are created, mapped, unmapped and
+    released, which takes the kernel long for much memory.
+    """
     page, copied, held = host.page_bytes, threading.Event(), []
     address, source = host.reserve(8 * page), host_buffer(page)
     host.map(address, host.create(1))
@@ -304,14 +310,16 @@ def test_memory_that_is_released_beside_other_work_is_free_at_the_end(host, monk
 
 @pytest.fixture
 def windows(monkeypatch) -> HostDriver:
-    """A driver whose files take turns every four pages."""
+    """A driver that begins a new memory file every four pages."""
     monkeypatch.setattr(vmm.file_memory, "WINDOW_BYTES", 4 * PAGE)
     with HostDriver(PAGE) as driver:
         yield driver
 
 
 def test_memory_of_several_files_is_freed_at_one_time(windows, monkeypatch) -> None:
-    """The kernel frees memory of one file by one thread at a time."""
+    """Pages of two memory files are released by two threads at the same time. For a single file the
+    kernel works with one thread at a time.
+    """
     pages, both = windows.create(8), threading.Barrier(2)
     punch = libc.punch
 
@@ -360,7 +368,9 @@ def test_memory_that_one_of_several_files_lacks_is_had_of_none(windows, monkeypa
 
 
 def test_what_is_created_waits_for_what_is_released_before_it(monkeypatch) -> None:
-    """So the device never holds more than its capacity."""
+    """All pages are released in the background, and as many are created. The new ones wait until
+    the old ones are freed, so the capacity is never exceeded.
+    """
     with HostDriver(PAGE, capacity_bytes=4 * PAGE) as host:
         pages, held = host.create(4), []
         allocate = os.posix_fallocate
@@ -378,7 +388,9 @@ def test_what_is_created_waits_for_what_is_released_before_it(monkeypatch) -> No
 
 
 def test_what_another_thread_creates_waits_for_what_is_being_freed(monkeypatch) -> None:
-    """The one that releases waits for it already."""
+    """One thread waits for the kernel to free its pages. Another thread that creates pages
+    meanwhile waits for this too, if the capacity would be exceeded.
+    """
     punched, waits = threading.Event(), threading.Event()
     punch = libc.punch
 
@@ -411,7 +423,7 @@ def test_what_another_thread_creates_waits_for_what_is_being_freed(monkeypatch) 
 
 @contextmanager
 def hurried() -> Iterator[None]:
-    """Inside, threads take turns as often as they can."""
+    """Context in which Python switches between threads as often as it can."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
@@ -421,7 +433,9 @@ def hurried() -> Iterator[None]:
 
 
 def test_threads_may_release_whether_others_do_or_not(host) -> None:
-    """Two of them beside other work, one at once."""
+    """Two threads release pages in the background and one at once, all again and again. Nothing is
+    left, and the books are right.
+    """
 
     def beside() -> None:
         for _ in range(200):
@@ -440,7 +454,9 @@ def test_threads_may_release_whether_others_do_or_not(host) -> None:
 
 
 def test_memory_that_cannot_be_freed_is_an_error_and_no_want_of_memory(host, monkeypatch) -> None:
-    """An engine that lacks memory asks again, which would bring none here."""
+    """The kernel cannot free pages. That is a `DeviceError`, not a lack of memory, after which an
+    engine would ask again in vain.
+    """
 
     def refused(*_: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
@@ -471,14 +487,16 @@ def test_pages_are_blank_until_they_are_mapped(host: HostDriver) -> None:
 
 @pytest.fixture
 def huge(monkeypatch) -> HostDriver:
-    """A driver that asks for huge pages; where they are not allowed, it gets small ones."""
+    """A driver that asks for huge pages; it gets small ones where huge ones are not allowed."""
     monkeypatch.setattr(vmm.file_memory, "huge_pages_allowed", lambda: True)
     with HostDriver(PAGE) as driver:
         yield driver
 
 
 def test_huge_pages_hold_what_was_created_and_no_more(huge: HostDriver) -> None:
-    """Each of its pages can be released by itself, while others of a huge page are mapped."""
+    """Pages are parts of huge pages. Each can be released by itself, while other pages of the same
+    huge page stay mapped.
+    """
     counts = (32, 33, 7, 100, 64)
     made = [huge.create(count) for count in counts]
     huge.check_integrity()

@@ -1,4 +1,4 @@
-"""A memory file that is written at an address, sealed, and read there from then on."""
+"""A memory file that is written through a mapping, sealed, and only read from then on."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def fd() -> Iterator[int]:
 
 
 def ends_by(what: Callable[[], object]) -> int | None:
-    """Exit code of a fork that does it."""
+    """Exit code of a fork of this process that calls `what`."""
     child = multiprocessing.get_context("fork").Process(target=what)
     child.start()
     child.join()

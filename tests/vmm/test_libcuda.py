@@ -1,4 +1,4 @@
-"""The stand-in for NVIDIA's library can be believed: each of its rules is seen to refuse."""
+"""Rules of the stand-in for NVIDIA's library: each one is tested to refuse."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def library() -> StandIn:
 
 @pytest.fixture
 def standin(library: StandIn) -> Iterator[StandIn]:
-    """One device with 64 pages, its context current in this thread."""
+    """The stand-in with one device of 64 pages, whose context is current in this thread."""
     library.reset(TOTAL, PAGE)
     short.start()
     yield library
@@ -61,7 +61,7 @@ def standin(library: StandIn) -> Iterator[StandIn]:
 
 @pytest.fixture
 def refused(standin: StandIn) -> Any:
-    """Assert that a call was refused with this error and these words."""
+    """Function that checks that a call was refused with this error and these words."""
 
     def check(result: tuple[Any, ...], error: int, words: str) -> None:
         assert result[0] == error, (result, standin.last_words())
@@ -72,14 +72,14 @@ def refused(standin: StandIn) -> Any:
 
 @pytest.fixture
 def host() -> Iterator[tuple[mmap.mmap, int]]:
-    """A page of host memory, not registered, and its address."""
+    """A page of host memory that is not registered, and its address."""
     memory = mmap.mmap(-1, PAGE)
     yield memory, ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
 
 @pytest.fixture
 def pinned(standin: StandIn, host: tuple[mmap.mmap, int]) -> tuple[mmap.mmap, int]:
-    """The same, registered."""
+    """A page of registered host memory, and its address."""
     ok(cuda.cuMemHostRegister(host[1], PAGE, 0))
     return host
 
@@ -97,7 +97,9 @@ def read(address: int, nbytes: int = 1) -> bytes:
 
 
 def faults(address: int) -> bool:
-    """Whether touching an address would end the process; the kernel tells without doing so."""
+    """True if touching an address would be a fault. The kernel is asked by a system call, which
+    does not touch it.
+    """
     reader, writer = os.pipe()
     try:
         return LIBC.write(writer, ctypes.c_void_p(address), ctypes.c_size_t(1)) != 1
@@ -107,7 +109,7 @@ def faults(address: int) -> bool:
 
 
 def anonymous(protection: int) -> int:
-    """A page of host memory that Python knows nothing of."""
+    """Address of a page of host memory that was mapped without Python's `mmap`."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     LIBC.mmap.restype = ctypes.c_void_p
     made = LIBC.mmap(None, ctypes.c_size_t(PAGE), protection, flags, -1, ctypes.c_long(0))
@@ -768,7 +770,7 @@ def _synchronize(made: Any) -> Any:
 
 
 class Neighbour:
-    """A process on the device of this one."""
+    """Another process that uses the same device."""
 
     def __init__(self, device: str) -> None:
         self._process = subprocess.Popen(
@@ -780,7 +782,7 @@ class Neighbour:
         )
 
     def hold(self, what: str) -> int:
-        """Pages that it sees free once it holds `what`."""
+        """Number of free pages once the other process has done what the line `what` says."""
         assert self._process.stdin and self._process.stdout
         self._process.stdin.write(f"{what}\n")
         self._process.stdin.flush()

@@ -1,4 +1,4 @@
-"""The speed of the link, where no layer is loaded over it: T_T of layers that stay."""
+"""Speed of the link where no layer is loaded over it, which gives T_T of layers that stay."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def driver():
 
 @pytest.mark.parametrize("granted", [PAGES, PAGES // 2, 1])
 def test_a_layer_takes_what_the_link_lets_through(driver: HostDriver, granted: int) -> None:
-    """As far as pages are granted: a part of it tells for the rest."""
+    """The load time of a layer is measured with `granted` pages, perhaps fewer than a layer has,
+    and scaled. All memory is given back afterwards.
+    """
     pool = PagePool(driver, granted * PAGE)
     assert load_s(driver, pool, PAGES * PAGE) >= PAGES * PAGE / RATE
     assert (pool.in_use_bytes, pool.available) == (0, granted)

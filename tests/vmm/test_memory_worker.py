@@ -1,4 +1,4 @@
-"""A worker obeys orders on real pages: sensible or not, in any order, on a device that is short."""
+"""A worker carries out orders on real pages: in any order, sensible or not, on a short device."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from mirage.control.engine.orders import (
 )
 from mirage.engine.device_memory import DeviceMemory
 from mirage.engine.memory_worker import MemoryWorker
-from mirage.engine.settings import EngineSettings
 from mirage.streaming.transfer import LayerFrame, LayerStreamer, TransferError
 from tests.examples import examples
+from tests.settings import engine_settings
 from vmm import libc
 from vmm.driver import DeviceError, GrantExceeded, VmmError
 from vmm.host import HostBuffer, HostDriver
@@ -37,12 +37,10 @@ EXTENTS, START = 10, 4
 
 
 class Engine:
-    """Layers of which each holds its number plus one in every byte, and KV extents of one page."""
+    """Layers each of whose bytes is the layer's number plus one, and KV extents of one page."""
 
     def __init__(self) -> None:
-        self.memory = DeviceMemory(
-            EngineSettings(policy="mirage", tenant="t", base_blocks=START, page=PAGE)
-        )
+        self.memory = DeviceMemory(engine_settings(base_blocks=START, page=PAGE))
         memory, driver = self.memory, self.memory.driver
         memory.masters = [HostBuffer(LAYER_BYTES) for _ in range(LAYERS)]
         layers = [self._layer(index) for index in range(LAYERS)]
@@ -80,7 +78,7 @@ class Engine:
         )
 
     def step(self) -> None:
-        """Every layer computes with its own bytes, wherever they come from."""
+        """Read each layer as a step does, and check that it has its own bytes."""
         streamer = self.memory.streamer
         assert streamer is not None
         for layer in streamer.layers:
@@ -102,7 +100,7 @@ def grant_of(remapped: int, extents: int) -> int:
 
 
 extents = st.lists(st.integers(0, EXTENTS), max_size=4).map(tuple)
-"""Also twice the same, and one that there is not."""
+"""Numbers of extents, also with the same one twice, or with one that does not exist."""
 actions: st.SearchStrategy[Action] = st.one_of(
     st.builds(MapExtents, extents, st.booleans()),
     st.builds(UnmapExtents, extents),
@@ -118,7 +116,9 @@ actions: st.SearchStrategy[Action] = st.one_of(
 
 
 class Orders(RuleBasedStateMachine):
-    """Whatever is ordered is answered, and the answer is what is held."""
+    """Any sequence of orders to the worker. Each is answered, and the answer equals the memory
+    held.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -168,7 +168,7 @@ class Orders(RuleBasedStateMachine):
 
     @rule(by=st.integers(-2, 3).filter(lambda by: by != 1))
     def out_of_turn(self, by: int) -> None:
-        """Told again, or too early: refused, and nothing moves."""
+        """Send an order again or too early. It is refused, and no memory moves."""
         if self.epoch + by < 1:
             return
         before, failed = self.engine.holds(), self.answer.error

@@ -1,4 +1,4 @@
-"""Orders to a thread that waits in a selector: done in turn, answered, never lost."""
+"""Orders to a thread that waits in a selector: carried out in turn, answered, never lost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SOON_S = 30
 
 @contextmanager
 def obeying() -> Iterator[Orders]:
-    """Orders, and a thread that obeys them until one raises."""
+    """Orders, and a thread that carries them out until one raises `Over`."""
     orders = Orders()
     orders.open()
 

@@ -18,7 +18,7 @@ def pool(driver: Driver):
 
 
 def pages(pool: PagePool) -> tuple[int, int, int]:
-    """In use, held and available, in pages."""
+    """Numbers of pages that the pool has in use, holds, and has available."""
     size = pool.driver.page_bytes
     return pool.in_use_bytes // size, pool.held_bytes // size, pool.available
 

@@ -1,4 +1,6 @@
-"""The link and the pages as `mirage profile` measures them, over both drivers."""
+"""Copies over the link and changes of pages as `mirage profile` measures them, with
+both drivers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random sequences of everything, against a simple model, the bytes, and the kernel."""
+"""Random calls of driver, pool and ranges, against a simple model, the bytes, and the kernel."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ PAGE, CAPACITY = 8192, 24
 
 
 class Memory(RuleBasedStateMachine):
-    """`loose` pages come from the driver itself, `roles` and `spare` are the pool's."""
+    """Random calls, and the model of them: `loose` pages come from the driver itself, `roles` and
+    `spare` are the pool's.
+    """
 
     @initialize(grant=st.integers(0, 16))
     def begin(self, grant: int) -> None:
@@ -212,15 +214,18 @@ class Memory(RuleBasedStateMachine):
         return {page for _, page in self.mappings}
 
     def draw_part(self, data: st.DataObject) -> tuple[int, int, int]:
-        """Of ranges in the order in which they came: the kernel's addresses are no two times the
-        same, and what is drawn must not depend on them."""
+        """Drawn part of a range: its address, first page and number of pages. Ranges are drawn by
+        the order in which they were made, because the kernel's addresses differ in each run.
+        """
         address = data.draw(st.sampled_from(list(self.ranges)))
         total = len(self.ranges[address])
         first = data.draw(st.integers(0, total - 1))
         return address, first, data.draw(st.integers(1, total - first))
 
     def shed(self) -> None:
-        """Which spare pages leave is the pool's choice; how many is not."""
+        """Follow the pool after it removed spare pages: their number is given, and the pool chooses
+        them.
+        """
         room = max(0, self.grant - len(self.roles))
         left = self.spare & set(self.driver._table.pages)
         assert len(left) == min(room, len(self.spare))

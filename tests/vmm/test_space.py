@@ -105,7 +105,7 @@ SLICE = BLOCK_TOKENS * WIDTH * 4
 
 
 def extents_for(layout: str, driver: Driver, pool: PagePool) -> tuple[ExtentMap, torch.Tensor]:
-    """The map, and its buffer seen as [block, layer, token, width] in either layout."""
+    """An extent map, and a tensor of its buffer as [block, layer, token, width], in this layout."""
     space = Range(driver, LAYERS * BLOCKS * SLICE)
     if layout == "block outermost":
         extents = ExtentMap(space, pool, [0], LAYERS * SLICE, BLOCKS)

@@ -1,6 +1,6 @@
-"""Streams as threads: when events are reached, and where errors come out.
+"""Streams made of threads: the moment at which events are reached, and where errors are raised.
 
-The streams here work on a gate instead of memory, so that every moment can be held.
+The streams work on a gate instead of memory, so that the test can stop them at every moment.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PAGE = 65536
 
 
 class Gate:
-    """Stands in for memory: a copy to address n passes when gate n is open."""
+    """Stand-in for memory: a copy to address n passes when gate n is open."""
 
     def __init__(self) -> None:
         self.open = {n: threading.Event() for n in range(4)}
@@ -69,7 +69,9 @@ def test_an_event_is_recorded_again(gate: Gate) -> None:
 
 
 def test_a_stream_waits_for_the_recording_it_was_told_of(gate: Gate) -> None:
-    """As on a GPU: a later recording does not hold up a wait that was enqueued before."""
+    """A stream waits for an event, which is then recorded again. As on a GPU, the wait ends with
+    the first recording.
+    """
     first, second, event = gate.stream(), gate.stream(), ThreadEvent()
     first.copy(0, 0, 1)
     first.record(event)
@@ -140,7 +142,7 @@ def test_memory_unmapped_before_its_copy_is_an_error_not_a_crash() -> None:
 
 
 class FakeTime:
-    """A clock that only sleeping moves, and that stops at the second sleep."""
+    """Clock that only sleeping advances; the second sleep ends the test's stream."""
 
     def __init__(self) -> None:
         self.now = 0.0

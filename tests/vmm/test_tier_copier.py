@@ -1,4 +1,4 @@
-"""KV blocks go to the pool's memory and come back whole, over every driver."""
+"""KV blocks are copied to the pool's memory and back unchanged, over every driver."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BLOCKS, LAYERS, BYTES = 16, 3, 4096
 
 
 class Below:
-    """Blocks in `LAYERS` runs of a device range, and a pool's memory beside them."""
+    """Blocks in `LAYERS` runs of a device range, and the memory of a pool beside them."""
 
     def __init__(self, driver: Driver) -> None:
         self.driver, self.run = driver, BLOCKS * BYTES
@@ -51,7 +51,7 @@ class Below:
             self.driver.fill(address, byte, nbytes)
 
     def read(self, block: int) -> set[int]:
-        """Bytes that occur in a block; the last place is used for that."""
+        """Bytes that occur in a block of the device, copied out through the pool's last place."""
         found: set[int] = set()
         for address, nbytes in self.runs(block):
             at = (BLOCKS - 1) * LAYERS * BYTES

@@ -1,4 +1,4 @@
-"""The host pool with real memory in one process: what is written is read."""
+"""The host pool with real memory in one process: blocks are read as they were written."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def store(pool: LocalPool, *numbers: int, nbytes: int = BLOCK) -> None:
 
 
 def reads(pool: LocalPool, number: int, request: str = "r", nbytes: int = BLOCK) -> bool:
-    """Whether it is there; what is there must be right."""
+    """True if a block is found; its content must be right."""
     (key,) = keys(number)
     pool.seek(request, [key])
     if pool.found(request, key) is not Lookup.READY:
@@ -134,7 +134,7 @@ def test_a_hole_reads_as_zeros_and_holds_no_memory() -> None:
 
 
 class Shelf:
-    """A tier below in a dictionary; what it began it ends when it is told to."""
+    """Tier below the pool, in a dictionary. The test says when its copies end."""
 
     def __init__(self) -> None:
         self.held: dict[Name, bytes] = {}

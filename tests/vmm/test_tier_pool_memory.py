@@ -1,4 +1,6 @@
-"""Where no slab can be locked, only what is being copied is; nothing where holes are punched."""
+"""Host memory of a pool of which no slab can be locked: only copied ranges are, and
+none at holes.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ BLOCK, PLACES = 4 * 4096, 256
 
 
 class PoolOf:
-    """Of `Pool`, what is asked for here."""
+    """Stand-in for an engine's end of the pool, with the part that is used here."""
 
     def __init__(self) -> None:
         self.region = Region.create(PLACES * BLOCK)
@@ -35,11 +37,11 @@ class PoolOf:
         return self.region.memory
 
     def locks(self) -> None:
-        """None: no slab is locked."""
+        """Return None: there is no connection for locks, so no slab is locked."""
 
 
 class World:
-    """Four blocks on a GPU that is none, and a pool."""
+    """Four blocks on a GPU of the driver's stand-in, and a pool."""
 
     def __init__(self, standin: StandIn) -> None:
         from vmm.cuda import CudaDriver
@@ -108,7 +110,10 @@ def test_a_sparse_region_stays_sparse(world: World) -> None:
 
 
 def test_a_hole_is_punched_in_what_nobody_has_locked(world: World) -> None:
-    """What is stored there anew is what comes up: the old pages are in nobody's hands."""
+    """An engine stores a block, the pool punches a hole there, and another engine writes a new
+    block to the same place. The first engine then reads the new block, because it has unlocked the
+    old pages.
+    """
     world.driver.fill(world.device, 7, BLOCK)
     world.store(0, 5)
     world.copier.wait(up=False)

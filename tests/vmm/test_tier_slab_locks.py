@@ -1,4 +1,4 @@
-"""An engine on a GPU locks each slab of the pool once, and lets go before a hole is punched."""
+"""An engine on a GPU locks each slab of the pool once, and unlocks it before a hole is punched."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.vmm.libcuda import StandIn
 
 pytestmark = pytest.mark.vmm
 BLOCKS = 16
-"""Of the device."""
+"""Number of blocks on the device."""
 BUDGET = 512 * BLOCK
 SLAB = 4
 """Blocks of a slab."""
@@ -51,7 +51,9 @@ def eventually(holds: Callable[[], bool]) -> None:
 
 
 class Pool:
-    """A host pool, which punches nothing that an engine of this process has locked."""
+    """A host pool that punches no slab which an engine has locked; its engines run
+    in this process.
+    """
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.path, self.engines = path, list[Engine]()
@@ -74,7 +76,7 @@ class Pool:
 
     @property
     def counted(self) -> int:
-        """Blocks that the pool takes to be in use: asked in its thread, so not an old picture."""
+        """Number of blocks in use, asked in the pool's thread, so that it is up to date."""
         state = self.server._asked(self.server._core.state)
         assert state is not None
         return state.used_bytes // BLOCK
@@ -87,7 +89,7 @@ class Pool:
 
 
 class Engine:
-    """`BLOCKS` blocks of a GPU that is none, and what an engine has of a pool."""
+    """`BLOCKS` blocks on a GPU of the driver's stand-in, and an engine's end of the pool."""
 
     def __init__(self, pool: Pool, tenant: str = "a") -> None:
         from vmm.cuda import CudaDriver
@@ -109,7 +111,7 @@ class Engine:
 
     @property
     def locked(self) -> int:
-        """Blocks."""
+        """Number of blocks' worth of host memory that the engine has locked."""
         return sum(self.driver._pinned.values()) // BLOCK
 
     def has_locked(self, hole: ByteRange) -> bool:
@@ -118,7 +120,7 @@ class Engine:
         return any(at < end and start < at + nbytes for at, nbytes in pinned)
 
     def begin(self, numbers: range) -> CopyJob:
-        """Block n of the device goes to the place of key n."""
+        """Begin to copy block n of the device to the place of key n in the pool."""
         places = self.pool.reserve(keys(numbers))
         job = CopyJob(False, [n % BLOCKS for n in numbers], [places[key] for key in keys(numbers)])
         self.copier.submit(job)
@@ -144,7 +146,7 @@ class Engine:
         return self.pool.places(request, keys(numbers))
 
     def load(self, numbers: range) -> None:
-        """And see that it is what was stored."""
+        """Load these blocks from the pool, and check that each is what was stored."""
         for number, place in zip(numbers, self.find(numbers), strict=True):
             job = CopyJob(True, [0], [place])
             self.copier.submit(job)
@@ -194,7 +196,9 @@ def test_a_slab_is_locked_once(standin: StandIn, pool: Pool) -> None:
 
 
 def test_an_engine_at_rest_lets_go_of_what_is_to_be_punched(standin: StandIn, pool: Pool) -> None:
-    """It makes no call from here on: its thread hears, and others get the memory."""
+    """The pool shrinks while an engine makes no calls. A thread of the engine hears the order and
+    unlocks slabs, so other engines get the memory.
+    """
     engine = Engine(pool)
     engine.store(range(400))
     pool.server.resize(20 * BLOCK).result()
@@ -253,7 +257,9 @@ def test_in_a_slab_that_retires_places_are_locked_alone(standin: StandIn, pool: 
 
 
 def test_who_is_slow_to_hear_is_told_everything(standin: StandIn, pool: Pool) -> None:
-    """More than a socket keeps: other engines go on meanwhile."""
+    """An engine does not read its messages, which are more than the socket's buffer holds. Other
+    engines are served meanwhile, and all messages arrive later.
+    """
     engine = Engine(pool)
     engine.store(range(400))
     slabs = engine.memory._slabs
@@ -295,7 +301,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def child(pool: Pool) -> Iterator[subprocess.Popen[str]]:
-    """An engine that has two slabs locked."""
+    """A child process whose engine has locked two slabs; it runs until the test ends."""
     words = [sys.executable, "-c", CHILD, str(pool.path), str(BLOCK)]
     pipe = subprocess.PIPE
     with subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True) as process:
@@ -331,7 +337,9 @@ def test_an_engine_that_is_killed_has_nothing_locked(
 
 
 def test_an_engine_whose_processes_are_dead_has_nothing_locked(pool: Pool) -> None:
-    """A child of it may still have its end of the line."""
+    """An engine has slabs locked and its processes are reported dead. The pool counts nothing as
+    locked, although a child of it may still have its connection.
+    """
     engine = Engine(pool)
     engine.store(range(8))
     slabs = engine.memory._slabs

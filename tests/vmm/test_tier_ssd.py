@@ -1,4 +1,4 @@
-"""Blocks on a real disk: what comes back is right, whatever happened to the file."""
+"""KV blocks on a real disk: a block that is read is right, whatever happened to the file."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def content(number: int, nbytes: int = NBYTES) -> bytes:
 
 
 class Bench:
-    """A store, the region above it, and what the store said."""
+    """A store on disk, the memory region of the pool above it, and the messages of the store."""
 
     def __init__(
         self,
@@ -206,7 +206,9 @@ def test_one_process_owns_a_folder(tmp_path: Path) -> None:
 def test_a_disk_that_took_a_part_of_a_block_is_said_to_be_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As file systems do when the last page is taken."""
+    """The disk writes only a part of a block, as file systems do when their last page is taken. The
+    store logs that it is full, and does not have the block.
+    """
     bench, whole = Bench(tmp_path), os.pwritev
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwritev", lambda handle, parts, at: whole(handle, parts[:1], at))
@@ -307,7 +309,7 @@ while True:
 
 
 def killed(folder: Path, first: int, kept: str, *, after_s: float) -> None:
-    """A writer, so long after its first block."""
+    """Start a process that writes blocks, and kill it `after_s` after its first one."""
     words = [sys.executable, "-c", WRITER, str(folder), str(first), kept]
     writer = subprocess.Popen(words, stdout=subprocess.PIPE)
     assert writer.stdout is not None and writer.stdout.readline()
@@ -385,7 +387,9 @@ def stored(pool: LocalPool, number: int) -> None:
 
 
 def reads(pool: LocalPool, store: SsdStore, number: int) -> bool:
-    """Whether it is there, at once or after it came up; what is there must be right."""
+    """True if a block is found, at once or after it came up from the disk; its content must be
+    right.
+    """
     key, request = Key(b"%d" % number), f"r{number}"
     pool.seek(request, [key])
     wait(lambda: pool.found(request, key) is not Lookup.RISING)

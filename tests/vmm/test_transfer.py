@@ -1,4 +1,4 @@
-"""Streamed layers: whatever is given away, a layer that runs finds its own parameters."""
+"""Streamed layers: whatever layers are given away, one that runs finds its own parameters."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NBYTES = LAYER_PAGES * PAGE - 100
 
 
 class Model:
-    """`count` layers whose bytes are all their own number plus one."""
+    """A model of `count` layers, each of whose bytes is the layer's number plus one."""
 
     def __init__(
         self,
@@ -251,7 +251,9 @@ def test_layers_that_come_back_are_loaded_while_the_next_get_memory(monkeypatch)
 @pytest.mark.parametrize("call", ["create", "map"])
 @pytest.mark.parametrize("had", [0, 1, 2, 4])
 def test_layers_come_back_all_or_none(had: int, call: str, target, monkeypatch) -> None:
-    """A slot's frame is mapped for each layer of its ring: a refusal may fall between two."""
+    """All layers are away and come back, while the device refuses memory after `had` calls, perhaps
+    between two layers of a slot. Then all are still away, and the next attempt succeeds.
+    """
     model, calls = Model(6, poison=False), []
     made = getattr(model.driver, call)
 

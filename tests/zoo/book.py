@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mirage.serve.proven import beside
+from mirage.serve.fit.proven import beside
 from tests.zoo import GROUPS
 from tests.zoo.checking import disagreements
 from tests.zoo.family import Family
@@ -35,6 +35,11 @@ the engine then had. Multimodal models get a picture with each prompt.
 oneDNN is off in all runs, plain vLLM's too, so neither side has an output head that oneDNN packed.
 Requests for a llama with adapters are for none, the first and the second in turn; there plain vLLM
 runs with MIRAGE's correction, since on a CPU it gives those without an adapter the last one's text.
+Where layers have KV blocks of several sizes (gemma4), plain vLLM runs with the layout of our
+engines, since with its own it computes other batches, and kernels for AMX round by a batch's size.
+
+On a processor with AMX all proven families had the same outputs as plain vLLM, and two that run
+only there ([which](results.md#families-on-amx), 2026-11-28 and 29).
 
 {summary}
 """
@@ -52,7 +57,9 @@ class Tried:
         return self.runs.get("plain")
 
     def reasons(self, suffix: str = "") -> list[str] | None:
-        """Why it is not proven with this way of scheduling; None if it was not run."""
+        """Reasons why the family is not proven with this way of scheduling; None if it was not
+        run.
+        """
         plain, ours = self.runs.get("plain" + suffix), self.runs.get("mirage" + suffix)
         if plain is not None and "failed" in plain:
             if self.only_so_fails(suffix):
@@ -63,7 +70,7 @@ class Tried:
         return differences(plain, ours)
 
     def only_so_fails(self, suffix: str) -> bool:
-        """Whether plain vLLM runs it, but not with this way of scheduling."""
+        """True if plain vLLM runs the family, but not with this way of scheduling."""
         return (
             bool(suffix)
             and "failed" not in (self.plain or {"failed": ""})
@@ -71,14 +78,16 @@ class Tried:
         )
 
     def control(self) -> str | None:
-        """Why the run without waits shows nothing; None if it differs; "" if it was not run."""
+        """Reason why the run without waits shows nothing; None if its outputs differ, "" if it was
+        not run.
+        """
         plain, broken = self.plain, self.runs.get("nowait")
         if plain is None or broken is None or "failed" in plain or broken.get("layers") == 0:
             return ""
         return hidden(plain, broken)
 
     def check(self) -> str:
-        """What `mirage check` said, against what the engine had."""
+        """Comparison of what `mirage check` said with what the engine had."""
         said, ours = self.runs.get("check"), self.runs.get("mirage")
         if said is None:
             return "not asked"
@@ -90,7 +99,9 @@ class Tried:
         return f"disagrees: {'; '.join(wrong)}" if wrong else "agrees"
 
     def over_http(self) -> str:
-        """What `mirage serve` answered before and after a burst took the layers' memory."""
+        """Result of the comparison of answers of `mirage serve` before and after a burst that took
+        the layers' memory.
+        """
         run = self.runs.get("http")
         if run is None:
             return "not tried"
@@ -102,13 +113,13 @@ class Tried:
 
     @property
     def architecture(self) -> str:
-        """As in config.json."""
+        """Name of the architecture, as in config.json."""
         facts = self.plain or {}
         return str(facts.get("architecture") or self.family.architecture or self.family.model_type)
 
     @property
     def beside(self) -> tuple[str, ...]:
-        """Arguments with which it computes by other code than without."""
+        """Arguments with which the family is computed by other code than without."""
         named = self.family.beside(Path()) if self.family.beside else {}
         return beside({**self.family.arguments, **named})
 
@@ -119,7 +130,9 @@ class Tried:
 
 
 def proven(tried: Sequence[Tried], vllm: str, modules: Mapping[str, str]) -> dict[str, Any]:
-    """The data file of `mirage.serve.proven`. `modules`: vLLM's module by architecture."""
+    """Content of the data file of `mirage.serve.fit.proven`. `modules` are vLLM's modules by
+    architecture.
+    """
     rows = [row for each in tried if (row := _row(each)) is not None]
     days = [run["date"] for each in tried for run in each.runs.values() if run]
     return {
@@ -131,7 +144,7 @@ def proven(tried: Sequence[Tried], vllm: str, modules: Mapping[str, str]) -> dic
 
 
 def _same_parts(rows: Sequence[Facts], modules: Mapping[str, str]) -> dict[str, str]:
-    """Untried architectures, each with a proven one that the same module builds."""
+    """Untried architectures, each with a proven one that the same module of vLLM builds."""
     tried = {row["architecture"] for row in rows}
     good = {row["architecture"] for row in rows if row["proven"] and not row["quantisation"]}
     known = {modules[name]: name for name in sorted(good, reverse=True) if name in modules}
@@ -164,7 +177,7 @@ def _row(tried: Tried) -> dict[str, Any] | None:
 
 
 def page(tried: Sequence[Tried], vllm: str) -> str:
-    """Markdown."""
+    """Text of the page, in Markdown."""
     by_name = {each.family.name: each for each in tried}
     known = [row for each in tried if (row := _row(each)) is not None]
     good = sum(row["proven"] for row in known)
@@ -221,7 +234,7 @@ def _identical(tried: Tried, suffix: str) -> str:
 
 
 def _groups(plain: Mapping[str, Any]) -> str:
-    """``3 x sliding window (2 layers, 32 tokens)``, per kind of group."""
+    """Text such as ``3 x sliding window (2 layers, 32 tokens)`` for each kind of group."""
     found: dict[str, int] = {}
     for group in plain.get("groups", []):
         kind = group["kind"].removesuffix("Spec").removesuffix("Attention")
@@ -231,5 +244,5 @@ def _groups(plain: Mapping[str, Any]) -> str:
 
 
 def _line(text: str) -> str:
-    """One cell: no line ends, no bars."""
+    """Text of one cell, without line ends and bars."""
     return " ".join(str(text).split()).replace("|", "/")

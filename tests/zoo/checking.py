@@ -1,4 +1,4 @@
-"""What `mirage check` says of each family, before any engine starts."""
+"""Answers of `mirage check` for each family, before any engine starts."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import msgspec
 
 from mirage.config import Config, TenantSection
 from mirage.facts import ModelFacts
-from mirage.serve import ask
-from mirage.serve.fit import fit
+from mirage.serve.fit.fit import fit
+from mirage.serve.launch import vllm_facts
 from tests.zoo.family import Family
 
 DEVICE_BYTES = 1 << 32
@@ -21,7 +21,9 @@ PAGE_BYTES = 4096
 AT_ONCE = 8
 """Families in one question: vLLM is imported once for them."""
 OURS = {"max_model_len", "dtype", "skip_tokenizer_init"}
-"""Of a family's arguments, those that the configuration says in other words or not at all."""
+"""Arguments of a family that are not passed as `engine_args`: the configuration has keys of its own
+for them, or none.
+"""
 
 SIZES = (
     "layers",
@@ -33,9 +35,10 @@ SIZES = (
 
 
 def check(
-    families: Sequence[Family], models: Path, probe: ask.Probe = ask.PROBE
+    families: Sequence[Family], models: Path, probe: vllm_facts.Probe = vllm_facts.PROBE
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Of each family what the engine's shape shall be, or `refused` with the line.
+    """Name of each family and the sizes that its engine's `ModelShape` shall have, or `refused`
+    with the line.
 
     `probe` is the command of the process that asks vLLM.
     """
@@ -46,11 +49,11 @@ def check(
 
 
 def _ask(
-    families: Sequence[Family], dtype: str, models: Path, probe: ask.Probe
+    families: Sequence[Family], dtype: str, models: Path, probe: vllm_facts.Probe
 ) -> Iterator[tuple[str, Any]]:
     tenants = [tenant(family, models, 100 / AT_ONCE) for family in families]
     with tempfile.TemporaryDirectory(prefix="mirage-check-") as folder:
-        answers = ask._answers(_config(tenants, dtype), Path(folder) / "log", probe)
+        answers = vllm_facts._answers(_config(tenants, dtype), Path(folder) / "log", probe)
     for each in tenants:
         answer = answers.get(each.name) or {"refused": "vLLM gave no answer"}
         if "refused" in answer:
@@ -61,7 +64,7 @@ def _ask(
 
 
 def _said(asked: TenantSection, facts: ModelFacts, dtype: str) -> dict[str, Any]:
-    """The fit of one tenant, in the words of an engine's `ModelShape`."""
+    """Fit of one tenant, in the terms of an engine's `ModelShape`."""
     alone = asked.model_copy(update={"share": 100.0})
     fits, too_large = fit(_config([alone], dtype), {asked.name: facts})
     if too_large:
@@ -79,7 +82,7 @@ def _said(asked: TenantSection, facts: ModelFacts, dtype: str) -> dict[str, Any]
 
 
 def tenant(family: Family, models: Path, share: float) -> TenantSection:
-    """As the zoo asks about it and serves it; `share` in per cent."""
+    """Section of a tenant for a family, as it is checked and served; `share` in per cent."""
     path = (models / family.name).resolve()
     arguments = family.all_arguments(path)
     return TenantSection(
@@ -99,7 +102,7 @@ def _config(tenants: list[TenantSection], dtype: str) -> Config:
 
 
 def disagreements(said: dict[str, Any], shape: dict[str, Any]) -> list[str]:
-    """Where what was said beforehand is not what the engine then had. Pure."""
+    """Differences between what the check said and what the engine then had. Pure."""
     # Without a KV cache an extent has no size, and an engine calls it a page.
     sizes = [key for key in SIZES if said["extent_bytes"] or key != "extent_bytes"]
     found = [f"{key} {said[key]}, engine {shape[key]}" for key in sizes if said[key] != shape[key]]

@@ -23,7 +23,7 @@ BESIDE = "beside"
 
 
 def _with(make: Any) -> Any:
-    """A maker of the llama and, by `make`, of what stands beside it."""
+    """Maker of the llama and of what stands beside it, by `make`."""
 
     def maker(family: Family, path: Path) -> None:
         from tests.zoo.making import with_transformers
@@ -35,7 +35,7 @@ def _with(make: Any) -> Any:
 
 
 def adapters(model: Path, folder: Path) -> None:
-    """Two, by name."""
+    """Two adapters, by name."""
     sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
     from lora_folder import make_adapter
 
@@ -44,7 +44,7 @@ def adapters(model: Path, folder: Path) -> None:
 
 
 def requests(path: Path) -> list[Any]:
-    """What vLLM is told with a prompt: no adapter, the first, the second."""
+    """Arguments of vLLM with a prompt: no adapter, the first one, the second one."""
     from vllm.lora.request import LoRARequest
 
     named = enumerate(ADAPTERS, start=1)
@@ -52,7 +52,7 @@ def requests(path: Path) -> list[Any]:
 
 
 def draft_model(model: Path, folder: Path) -> None:
-    """The llama with noise."""
+    """A draft model: the llama with noise."""
     from safetensors.torch import load_file
     from torch import randn_like
 
@@ -70,7 +70,7 @@ def eagle(model: Path, folder: Path) -> None:
 
 
 def eagle3(model: Path, folder: Path) -> None:
-    """EAGLE-3's: over three hidden states, with a head of its own."""
+    """EAGLE-3's head: a decoder layer over three hidden states, with an output head of its own."""
     import torch
 
     layer = {f"midlayer.{name}": t for name, t in _layer(2 * HIDDEN).items()}
@@ -82,7 +82,7 @@ def eagle3(model: Path, folder: Path) -> None:
 
 
 def medusa(model: Path, folder: Path) -> None:
-    """Heads that guess one of the next tokens each."""
+    """Medusa's heads, each of which guesses one of the next tokens."""
     from tests.zoo.making import save
 
     tensors = {}
@@ -112,7 +112,7 @@ def _config(model: Path) -> dict[str, Any]:
 
 
 def _layer(inputs: int) -> dict[str, Any]:
-    """The tensors of one decoder layer whose attention sees `inputs` numbers of a token."""
+    """Tensors of one decoder layer whose attention sees `inputs` numbers of a token."""
     import torch
 
     narrow, wide = HIDDEN // 2, 2 * HIDDEN
@@ -137,7 +137,7 @@ def _random(*size: int) -> Any:
 
 
 def _guessing(method: str, **more: Any) -> Any:
-    """The arguments, given the llama's folder."""
+    """Arguments of vLLM for guessing, given the llama's folder."""
 
     def arguments(path: Path) -> Mapping[str, Any]:
         config = {"method": method, "num_speculative_tokens": GUESSES, **more}

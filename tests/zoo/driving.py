@@ -43,7 +43,7 @@ def drive(
 def drive_all(
     mode: str, families: Sequence[str], models: Path, jobs: int
 ) -> Iterator[tuple[str, Facts]]:
-    """`drive` in `jobs` processes side by side, each with its part of the families."""
+    """Facts of `drive` in `jobs` processes at a time, each with a part of the families."""
     parts = [part for job in range(jobs) if (part := families[job::jobs])]
     said: Queue[tuple[str, Facts] | None] = Queue()
 
@@ -65,14 +65,14 @@ def drive_all(
 def in_modes(
     modes: Sequence[str], families: Sequence[str], models: Path, jobs: int = 1
 ) -> dict[str, dict[str, Facts]]:
-    """The facts of all `families` by mode and family, one mode after the other."""
+    """Facts of all `families` by mode and family, one mode after the other."""
     return {mode: dict(drive_all(mode, families, models, jobs)) for mode in modes}
 
 
 def _one_process(
     mode: str, families: Sequence[str], models: Path, deadline_s: float
 ) -> Iterator[Facts]:
-    """What comes out until it ends; at least one family's facts, a failure if need be."""
+    """Facts that one process prints until its end: those of at least one family, or a failure."""
     families = list(families)
     with tempfile.TemporaryDirectory(prefix="mirage-zoo-") as folder:
         out, log = Path(folder) / "facts", Path(folder) / "log"
@@ -100,13 +100,13 @@ def _one_process(
 
 
 def _read(out: Path, seen: int) -> list[Facts]:
-    """The whole lines after the first `seen`."""
+    """Whole lines after the first `seen` ones."""
     lines = out.read_text().splitlines(keepends=True)[seen:]
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def _end(status: int, log: Path) -> str:
-    """How a process ended that left no facts."""
+    """Text on how a process ended that left no facts."""
     if status < 0:
         return f"the process ended by signal {-status}"
     words = log.read_text().strip().splitlines()

@@ -24,19 +24,19 @@ Facts = dict[str, Any]
 def in_modes(
     processor: str, families: Sequence[str], models: Path, modes: Sequence[str] = MODES
 ) -> dict[str, dict[str, Facts]]:
-    """The facts of all `families` by mode and family. `processor` is a name of `kinds.ORDER`."""
+    """Facts of all `families` by mode and family. `processor` is a name of `kinds.ORDER`."""
     return {mode: dict(_in_mode(processor, mode, families, models)) for mode in modes}
 
 
 def probe(processor: str) -> tuple[str, ...]:
-    """The words after `python` of a process that asks vLLM on that class."""
+    """Arguments of `python` for a process that asks vLLM on that class of processors."""
     return ("-m", "tests.kinds", processor, "mirage.engine.probe")
 
 
 def _in_mode(
     processor: str, mode: str, families: Sequence[str], models: Path
 ) -> Iterator[tuple[str, Facts]]:
-    """Family that fails is the last of its process."""
+    """Facts of families in one mode; a family that fails is the last one of its process."""
     todo = list(families)
     while todo:
         for facts in _one_process(processor, mode, todo, models):

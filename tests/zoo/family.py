@@ -1,4 +1,4 @@
-"""What one family of the zoo is: a shape, how it is made, and what vLLM must be told."""
+"""Family of the zoo: the model's shape, the maker of its folder, and the arguments for vLLM."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Family:
     shape: Mapping[str, Any]
     auto: str = "AutoModelForCausalLM"
     task: str = "generate"
-    """What is compared: generate, embed or score."""
+    """Task whose outputs are compared: generate, embed or score."""
     maker: Maker | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
     spread: float = 0.1
@@ -41,12 +41,14 @@ class Family:
     """vLLM's name of the format, for models that it cannot start to say it."""
 
     def all_arguments(self, path: Path) -> dict[str, Any]:
-        """vLLM's, for the model in `path`."""
+        """All arguments of vLLM for the model in `path`."""
         return {**self.arguments, **(self.beside(path) if self.beside else {})}
 
 
 def shape(*without: str, **more: Any) -> dict[str, Any]:
-    """The fields that most families have, and `more`; those named in `without` are left out."""
+    """Fields of a configuration that most families have, and `more`; those named in `without` are
+    left out.
+    """
     fields: dict[str, Any] = {
         "vocab_size": VOCABULARY,
         "hidden_size": HIDDEN,

@@ -1,4 +1,6 @@
-"""What two runs of one family say about each other. Pure."""
+"""Comparison of two runs of one family: the differences, and the reasons why a run proves nothing.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ Facts = dict[str, Any]
 
 
 def differences(plain: Facts, ours: Facts) -> list[str]:
-    """Why `ours` does not prove the family against `plain`; empty if it does."""
+    """Reasons why `ours` does not prove the family against `plain`; empty if it does."""
     for name, facts in (("plain vLLM", plain), ("mirage", ours)):
         if "failed" in facts:
             return [f"{name}: {facts['failed']}"]
@@ -19,8 +21,7 @@ def differences(plain: Facts, ours: Facts) -> list[str]:
         found.append(f"{len(ours['rounds'])} rounds, not {len(plain['rounds'])}")
     elif (where := first_difference(plain["rounds"], ours["rounds"])) is not None:
         found.append(where)
-    # In another layout vLLM may group layers of several sizes in another way.
-    if ours["hits"] != plain["hits"] and ours["groups"] == plain["groups"]:
+    if ours["hits"] != plain["hits"]:
         found.append(
             f"{ours['hits']:.0f} tokens came from the prefix cache, not {plain['hits']:.0f}"
         )
@@ -28,7 +29,7 @@ def differences(plain: Facts, ours: Facts) -> list[str]:
 
 
 def stillness(ours: Facts) -> list[str]:
-    """What moved too little for a comparison to mean anything."""
+    """Kinds of memory that moved too little for a comparison to mean anything."""
     found = []
     movable = ours["layers"]
     if movable and (len(ours["remapped_counts"]) < min(4, movable) or not ours["bytes_streamed"]):
@@ -45,7 +46,9 @@ TIE = 1e-3
 
 
 def other_texts(plain: Facts, ours: Facts) -> list[str]:
-    """Why what was said in a storm is not what plain vLLM says; empty if it is."""
+    """Differences between the answers in a storm and those of plain vLLM; empty if there are
+    none.
+    """
     for name, facts in (("plain vLLM", plain), ("mirage", ours)):
         if "failed" in facts:
             return [f"{name}: {facts['failed']}"]
@@ -65,14 +68,14 @@ def other_texts(plain: Facts, ours: Facts) -> list[str]:
 
 
 def numbers(outputs: Any) -> bool:
-    """Whether no number in nested lists is NaN. Read from JSON, one NaN is another."""
+    """True if no number in nested lists is NaN. Read from JSON, two NaNs are different objects."""
     if isinstance(outputs, float):
         return outputs == outputs
     return not isinstance(outputs, list | tuple) or all(map(numbers, outputs))
 
 
 def first_difference(plain: list[Any], ours: list[Any]) -> str | None:
-    """Where the rounds that both have differ first."""
+    """Place of the first difference in the rounds that both have."""
     for i, (a, b) in enumerate(zip(plain, ours, strict=False)):
         if len(a) != len(b):
             return f"round {i + 1}: {len(b)} prompts, not {len(a)}"
@@ -84,7 +87,7 @@ def first_difference(plain: list[Any], ours: list[Any]) -> str | None:
 
 
 def hidden(plain: Facts, broken: Facts) -> str | None:
-    """Why the run without waits shows nothing, or None if its outputs differ as they must."""
+    """Reason why the run without waits shows nothing; None if its outputs differ as they must."""
     if "failed" in broken:
         return f"without waits: {broken['failed']}"
     if first_difference(plain["rounds"], broken["rounds"]) is None:
@@ -93,11 +96,11 @@ def hidden(plain: Facts, broken: Facts) -> str | None:
 
 
 def variety(facts: Facts) -> int:
-    """Different tokens generated, over all rounds; 0 for what generates none."""
+    """Number of different tokens generated, over all rounds; 0 for a model that generates none."""
     rounds = facts["rounds"]
     return len({token for texts in rounds for text in texts for token in _tokens(text)})
 
 
 def _tokens(text: Any) -> list[int]:
-    """Of (tokens, logprobs); a pooled vector has none."""
+    """Tokens of a pair (tokens, log-probabilities); a pooled vector has none."""
     return list(text[0]) if text and isinstance(text[0], list) else []

@@ -12,7 +12,7 @@ from tests.zoo.family import Family
 
 
 def make(family: Family, folder: Path) -> Path:
-    """The model in `folder`/name, made once."""
+    """Folder of the model, `folder`/name, made once."""
     path = folder / family.name
     if (path / "config.json").exists():
         return path
@@ -23,14 +23,14 @@ def make(family: Family, folder: Path) -> Path:
 
 
 def make_all(families: Iterable[Family], folder: Path) -> Path:
-    """The models of `families` in `folder`, which is given back."""
+    """Make the models of `families` in `folder`, and return it."""
     for family in families:
         make(family, folder)
     return folder
 
 
 def with_transformers(family: Family, path: Path) -> None:
-    """What transformers' class saves, in bfloat16, with matrices that are random enough."""
+    """Save a model of transformers' class in bfloat16, with matrices that are random enough."""
     model = build(family)
     model.save_pretrained(path)
     if family.architecture:
@@ -38,7 +38,7 @@ def with_transformers(family: Family, path: Path) -> None:
 
 
 def build(family: Family) -> Any:
-    """A transformers model in bfloat16, its matrices of the family's spread."""
+    """A model of transformers in bfloat16, whose matrices have the family's spread."""
     import torch
     import transformers
 
@@ -50,7 +50,7 @@ def build(family: Family) -> Any:
 
 
 def shake(model: Any, spread: float) -> None:
-    """Matrices as random as the tokens shall be; vectors a little off what they were."""
+    """Draw matrices so that tokens vary, and change vectors slightly."""
     import torch
 
     with torch.no_grad():
@@ -65,19 +65,19 @@ def shake(model: Any, spread: float) -> None:
 
 
 def edit(path: Path, **fields: Any) -> None:
-    """Change fields of config.json; None takes one out."""
+    """Change fields of config.json; None removes one."""
     file = path / "config.json"
     config = json.loads(file.read_text()) | fields
     file.write_text(json.dumps({k: v for k, v in config.items() if v is not None}, indent=1))
 
 
 def config_of(model: Any) -> dict[str, Any]:
-    """Its configuration with the name of its class, as `save_pretrained` writes it."""
+    """Configuration with the name of its class, as `save_pretrained` writes it."""
     return model.config.to_dict() | {"architectures": [type(model).__name__]}
 
 
 def save(path: Path, config: dict[str, Any], tensors: dict[str, Any], **fields: Any) -> None:
-    """A folder written by hand: `config` with `fields`, and one safetensors file."""
+    """Write a folder by hand: `config` with `fields`, and one safetensors file."""
     from safetensors.torch import save_file
 
     path.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,6 @@
-"""How checkpoints store quantised matrices: one function per format, from a float matrix."""
+"""Storage formats of quantised matrices in checkpoints: one function per format, which packs a
+float matrix.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,15 @@ AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
 
 def fp8(matrix: torch.Tensor) -> Tensors:
-    """8-bit floats with one scale."""
+    """Pack a matrix as 8-bit floats with one scale."""
     scale = matrix.abs().max().float() / 448
     return {"weight": (matrix.float() / scale).to(torch.float8_e4m3fn), "weight_scale": scale}
 
 
 def fp8_blocks(matrix: torch.Tensor) -> Tensors:
-    """8-bit floats with a scale per 128 by 128 block, as DeepSeek stores them."""
+    """Pack a matrix as 8-bit floats with a scale for each 128 by 128 block, as DeepSeek stores
+    them.
+    """
     rows, columns = (-(-n // 128) for n in matrix.shape)
     scales = torch.ones(rows, columns)
     scaled = matrix.float().clone()
@@ -34,13 +38,13 @@ def fp8_blocks(matrix: torch.Tensor) -> Tensors:
 
 
 def int8(matrix: torch.Tensor) -> Tensors:
-    """8-bit integers with a scale per row."""
+    """Pack a matrix as 8-bit integers with a scale for each row."""
     scale = matrix.float().abs().amax(1, keepdim=True) / 127
     return {"weight": (matrix.float() / scale).round().to(torch.int8), "weight_scale": scale}
 
 
 def packed4(matrix: torch.Tensor) -> Tensors:
-    """compressed-tensors' 4-bit integers, eight per word along the rows."""
+    """Pack a matrix as compressed-tensors' 4-bit integers, eight per word along the rows."""
     values, scale = _grouped(matrix)
     return {
         "weight_packed": _words(values + 8),
@@ -50,7 +54,9 @@ def packed4(matrix: torch.Tensor) -> Tensors:
 
 
 def gptq(matrix: torch.Tensor) -> Tensors:
-    """4-bit integers, eight per word along the inputs; zero points are stored one too small."""
+    """Pack a matrix as 4-bit integers, eight per word along the inputs; zero points are stored one
+    too small.
+    """
     values, scale = _grouped(matrix)
     groups, rows = scale.shape[1], matrix.shape[0]
     return {
@@ -62,7 +68,7 @@ def gptq(matrix: torch.Tensor) -> Tensors:
 
 
 def awq(matrix: torch.Tensor) -> Tensors:
-    """4-bit integers, eight per word along the outputs, in AWQ's order."""
+    """Pack a matrix as 4-bit integers, eight per word along the outputs, in AWQ's order."""
     values, scale = _grouped(matrix)
     zeros = torch.full((scale.shape[1], matrix.shape[0]), 8)
     return {
@@ -73,7 +79,9 @@ def awq(matrix: torch.Tensor) -> Tensors:
 
 
 def mxfp4(matrix: torch.Tensor) -> Tensors:
-    """4-bit floats, two per byte, with a shared exponent for 32; for any leading dimensions."""
+    """Pack a matrix as 4-bit floats, two per byte, with a shared exponent for 32; any leading
+    dimensions.
+    """
     *shape, inputs = matrix.shape
     size = (*shape, inputs // 32, 16)
     return {
@@ -90,7 +98,7 @@ def _grouped(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _words(values: torch.Tensor) -> torch.Tensor:
-    """Eight neighbours of 4 bits in each word, the first one lowest; int32."""
+    """Words of int32, each with eight neighbours of 4 bits, the first one lowest."""
     shifts = torch.arange(0, 32, 4)
     words = (values.reshape(values.shape[0], -1, 8).long() << shifts).sum(2)
     return torch.where(words >= 1 << 31, words - (1 << 32), words).to(torch.int32)

@@ -14,7 +14,9 @@ from tests.zoo.family import VOCABULARY, Family, shape
 
 IMAGE, VIDEO, VISION_START, VISION_END = range(VOCABULARY, VOCABULARY + 4)
 ROWS = VOCABULARY + 16
-"""Of the embedding: special tokens that no random prompt holds come after the others."""
+"""Rows of the embedding; those from `VOCABULARY` on are for special tokens, which no random prompt
+contains.
+"""
 
 
 SPECIALS = {
@@ -22,13 +24,15 @@ SPECIALS = {
     "gemma3-mm": ("<image_soft_token>", "<video>", "<start_of_image>", "<end_of_image>"),
     "qwen2-vl": ("<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>"),
 }
-"""What IMAGE, VIDEO, VISION_START and VISION_END are called, which vLLM knows of each family."""
+"""Names of the tokens IMAGE, VIDEO, VISION_START and VISION_END, by family; made up for tokens that
+the family does not have.
+"""
 PLACES = {
     "llava": "<image>",
     "gemma3-mm": "<start_of_image>",
     "qwen2-vl": "<|vision_start|><|image_pad|><|vision_end|>",
 }
-"""What a text has where a picture stands."""
+"""Text that stands for a picture in a prompt, by family."""
 CHAT = (
     "{%% for message in messages %%}{{ message['role'] }}: "
     "{%% for part in message['content'] %%}"
@@ -36,7 +40,7 @@ CHAT = (
     "{%% endfor %%}\n{%% endfor %%}{%% if add_generation_prompt %%}assistant: {%% endif %%}"
 )
 NEWLINES = ("\n", "\n\n", "\n\n\n", "\n\n\n\n")
-"""Which vLLM's Gemma 3 looks up by name."""
+"""Tokens that vLLM's Gemma 3 looks up by name in the vocabulary."""
 TOWER = (r"^vision_tower\.(?!vision_model)", "vision_tower.vision_model.")
 SIDE = 56
 """Pixels of a picture's side, after it was prepared."""
@@ -44,7 +48,7 @@ ONE = {"limit_mm_per_prompt": {"image": 1, "video": 0}, "skip_tokenizer_init": F
 
 
 def with_processor(family: Family, path: Path) -> None:
-    """The model, and what prepares texts and pictures for it."""
+    """Make the model, and the processor of its texts and pictures."""
     from tests.zoo.making import with_transformers
 
     with_transformers(family, path)
@@ -53,7 +57,9 @@ def with_processor(family: Family, path: Path) -> None:
 
 
 def _rename(weights: Path) -> None:
-    """transformers' own class of the tower has one level less than published weights have."""
+    """Rename the tower's tensors, because transformers' own class has one level less than published
+    weights.
+    """
     from safetensors.torch import load_file, save_file
 
     tensors = load_file(weights)
@@ -62,7 +68,7 @@ def _rename(weights: Path) -> None:
 
 
 def tokenizer(family: str) -> Any:
-    """The byte-level one, and that family's special tokens."""
+    """The byte-level tokenizer with the family's special tokens."""
     from tokenizers import AddedToken
     from transformers import PreTrainedTokenizerFast
 
@@ -122,7 +128,7 @@ MARKS = {"llava": IMAGE, "gemma3-mm": VISION_START, "qwen2-vl": IMAGE}
 
 
 def prompts(family: Family, texts: list[list[int]], seed: int) -> list[dict[str, Any]]:
-    """vLLM's prompts: each text with a picture of noise in its middle."""
+    """Prompts for vLLM: each text with a picture of noise in its middle."""
     found = []
     for number, text in enumerate(texts):
         half = len(text) // 2
@@ -133,7 +139,7 @@ def prompts(family: Family, texts: list[list[int]], seed: int) -> list[dict[str,
 
 
 def noise(seed: int) -> Any:
-    """A picture that is unlike all others."""
+    """A picture of noise, which differs from all others."""
     import numpy as np
     from PIL import Image
 
@@ -142,7 +148,7 @@ def noise(seed: int) -> Any:
 
 
 def chat(text: str) -> list[dict[str, Any]]:
-    """The messages of a request over HTTP: `text`, and a picture that depends on it."""
+    """Messages of a request over HTTP: `text`, and a picture that depends on it."""
     file = BytesIO()
     noise(zlib.crc32(text.encode())).save(file, "png")
     url = f"data:image/png;base64,{b64encode(file.getvalue()).decode()}"

@@ -11,7 +11,7 @@ _PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", 
 
 
 def packing(packer: str, config: dict[str, Any]) -> Maker:
-    """Makes the family and stores its decoder layers' matrices with `packed.packer`."""
+    """Maker that stores the matrices of a family's decoder layers with `packed.packer`."""
 
     def maker(family: Family, path: Path) -> None:
         import torch
@@ -35,7 +35,7 @@ def packing(packer: str, config: dict[str, Any]) -> Maker:
 
 
 def gpt_oss(family: Family, path: Path) -> None:
-    """gpt-oss as it is published: experts in MXFP4."""
+    """Make gpt-oss as it is published, with experts in MXFP4."""
     import torch
 
     from tests.zoo import packed
@@ -90,12 +90,15 @@ FORMATS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 
+SHAPES = {"fp8-blocks": {"num_key_value_heads": 4}}
+"""Fields of a format's model: keys have 128 rows, since vLLM fuses scales in whole blocks only."""
+
 QUANTISED = (
     *(
         Family(
             f"llama-{name}",
             "llama",
-            shape(),
+            shape(**SHAPES.get(name, {})),
             maker=packing(packer, config),
             quantisation=config["quant_method"],
         )

@@ -18,7 +18,7 @@ _REMOTE = {"trust_remote_code": True}
 
 
 def renaming(architecture: str, names: Mapping[str, str], **fields: Any) -> Maker:
-    """Llama's tensors, each part of a name replaced, and a configuration of its own."""
+    """Maker that renames Llama's tensors, part by part, and has a configuration of its own."""
 
     def maker(family: Family, path: Path) -> None:
         import dataclasses
@@ -49,7 +49,7 @@ def renaming(architecture: str, names: Mapping[str, str], **fields: Any) -> Make
 
 
 def _join(tensors: dict[str, Any]) -> dict[str, Any]:
-    """Names that end in ``+n`` are the n-th part of one matrix."""
+    """Join tensors whose names end in ``+n``: each is the n-th part of one matrix."""
     import torch
 
     whole: dict[str, list[Any]] = {}

@@ -39,9 +39,10 @@ Facts = dict[str, Any]
 def serve(
     families: Sequence[Family], models: Path, sizes: Mapping[str, Facts]
 ) -> Iterator[tuple[str, Facts]]:
-    """Of each family `same` and the most layers given meanwhile, or `failed`.
+    """Name and result of each family: `same`, true if the answers before and after the bursts are
+    equal, and `given`, the most layers that were away in a burst; or `failed`, the error.
 
-    `sizes` is what `checking.check` said of each. Tenants that stand beside each other in
+    `sizes` has the answers of `checking.check`. Tenants that stand beside each other in
     `families` are served apart, so that those without a KV cache have neighbours with one.
     """
     groups = -(-len(families) // AT_ONCE)
@@ -72,7 +73,7 @@ def _together(
 
 
 def _config(families: Sequence[Family], models: Path, sizes: Mapping[str, Facts]) -> Facts:
-    """A device on which each has its own memory and hardly more."""
+    """Configuration of a device on which each tenant has its own memory and hardly more."""
     needs = {family.name: _need(sizes[family.name]) for family in families}
     device = {"memory": sum(needs.values()), "page": PAGE_BYTES}
     # A little less than all, or rounding makes it more.
@@ -91,7 +92,7 @@ def _need(size: Facts) -> int:
 
 
 def _answer(served: Served, family: Family, text: str = "hello", tokens: int = 16) -> Any:
-    """Texts, or vectors, or scores. Raises `RuntimeError` for any other status than 200."""
+    """Texts, vectors, or scores of an answer. Raises `RuntimeError` for a status other than 200."""
     body: dict[str, Any] = {"model": family.name}
     if family.task == "generate":
         path, wanted = "/v1/completions", "choices"
@@ -115,7 +116,9 @@ def _answer(served: Served, family: Family, text: str = "hello", tokens: int = 1
 
 
 def _burst(served: Served, family: Family) -> dict[str, int]:
-    """Many long requests at once; the most layers of each tenant that were away meanwhile."""
+    """Send many long requests at once; returns the most layers of each tenant that were away
+    meanwhile.
+    """
     texts = [chr(65 + i) * 150 for i in range(BURST)]
     with ThreadPoolExecutor(BURST) as pool:
         list(pool.map(lambda text: _answer(served, family, text, 90), texts))

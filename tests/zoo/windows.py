@@ -8,7 +8,7 @@ WINDOW = 64
 
 
 def mixed(every: int, layers: int = LAYERS) -> list[str]:
-    """A full layer after every `every` - 1 layers with a window."""
+    """Layer types: a full layer after every `every` - 1 layers with a window."""
     return [
         "full_attention" if i % every == every - 1 else "sliding_attention" for i in range(layers)
     ]

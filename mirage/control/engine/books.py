@@ -22,10 +22,11 @@ class ExtentBlocks(Protocol):
         """Make the blocks of unmapped extents available: they have memory now."""
 
     def to_retire(self, count: int) -> list[int]:
-        """Return up to `count` usable extents, those first whose loss costs least."""
+        """Return up to `count` usable extents (with memory, and not retiring), the best to retire
+        first: those with the fewest blocks in use, then with the least cached content."""
 
     def retire(self, extents: Sequence[int]) -> None:
-        """Give no more blocks of these usable extents."""
+        """Retire these usable extents: requests get no more of their blocks."""
 
     def call_back(self, count: int) -> int:
         """Make up to `count` retiring extents usable again; return their number."""
@@ -54,7 +55,7 @@ class MemoryBooks(PricedMemory):
         """Retiring extents that no request uses, with the number of steps scheduled when that was
         seen."""
         self._emptied_now: list[int] = []
-        """Emptied extents that the worker's memory has not been told of."""
+        """Emptied extents that the worker has not been told of yet."""
         self.mapping: tuple[int, ...] = ()
         """Extents that were ordered to be mapped and are not answered yet."""
 
@@ -72,8 +73,8 @@ class MemoryBooks(PricedMemory):
         return len(self._blocks.book.retiring)
 
     def busy_extents(self) -> int:
-        """Return the number of extents with blocks in use, and the null block's: see
-        `ExtentBook.busy_extents`."""
+        """Return the number of extents with blocks in use, the null block's extent included, or 0
+        if no block is in use: see `ExtentBook.busy_extents`."""
         return self._blocks.book.busy_extents()
 
     def awaits_requests(self) -> bool:
@@ -118,8 +119,8 @@ class MemoryBooks(PricedMemory):
         return emptied
 
     def settle(self, answer: MemoryAnswer) -> None:
-        """Take the parameters from the answer. Raise `RuntimeError` if its KV extents differ from
-        the books."""
+        """Set the numbers of layers, slots and experts to those of the answer. Raise `RuntimeError`
+        if its number of KV extents differs from the books."""
         self.layers_remapped, self.stream_slots = answer.layers_remapped, answer.stream_slots
         self.experts = answer.experts
         if answer.extents != self.extents:

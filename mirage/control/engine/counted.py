@@ -102,7 +102,7 @@ class CountedMemory(PricedMemory):
         return False
 
     def at_rest(self) -> bool:
-        """Return True: nothing runs."""
+        """Return True: counted memory has no running request and no step in flight."""
         return True
 
     def may_retire(self) -> bool:
@@ -111,5 +111,5 @@ class CountedMemory(PricedMemory):
         return True
 
     def emptied_extents(self) -> int:
-        """Return all retiring extents."""
+        """Return the number of retiring extents: no request uses any."""
         return self.retiring_extents

@@ -49,7 +49,7 @@ class ExtentBook:
 
     @property
     def usable_blocks(self) -> int:
-        """Number of blocks that may be given, the null block included."""
+        """Number of blocks of usable extents, in use or not, the null block included."""
         return self.usable_extents * self.extent_blocks
 
     @property

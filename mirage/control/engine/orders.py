@@ -13,15 +13,15 @@ from typing import NamedTuple, Protocol
 
 
 class SetParameters(NamedTuple):
-    """Order: have `layers_remapped` layers away, or `experts` experts of each layer; stream through
-    `stream_slots`."""
+    """Order: from now on `layers_remapped` layers are given away, or `experts` experts of each
+    layer; streamed layers share `stream_slots` slots."""
 
     layers_remapped: int
     stream_slots: int
     experts: int
     takes: bool
-    """True if the order needs memory that was granted and that the device may lack at the
-    moment."""
+    """True if the order needs memory of the device, which was granted and which the device may lack
+    at the moment."""
     insists: bool = False
     """True if torch's cache may be emptied to obtain the memory."""
 
@@ -66,7 +66,9 @@ class Done(NamedTuple):
 
 
 class MemoryAnswer(NamedTuple):
-    """Memory of one worker after it has obeyed."""
+    """Answer of one worker to its memory orders: the memory that it holds after them, and the
+    outcome of each action.
+    """
 
     epoch: int
     layers_remapped: int
@@ -86,7 +88,8 @@ class NotTheNext(Exception):
 
 
 class Hands(Protocol):
-    """Memory of an engine as the books see it: the part that carries out orders."""
+    """Part of an engine that carries out orders to its memory: a worker with real memory, or a
+    simulated one."""
 
     def obey(self, orders: MemoryOrders) -> MemoryAnswer:
         """Carry the orders out and return the answer. Raises nothing."""

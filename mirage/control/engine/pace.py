@@ -1,7 +1,7 @@
-"""Limit on the memory that one pass may move while requests wait for their next token.
+"""Limit on the memory that one round may move while requests wait for their next token.
 
 Moving a layer takes some calls of the driver for each page: tens of milliseconds on a GPU. Moving
-twenty layers at once would stop every request of the engine for half a second; a few in each step
+twenty layers in one go would stop every request of the engine for half a second; a few in each step
 are hardly noticed.
 """
 
@@ -17,10 +17,11 @@ NEW = 0.5
 
 
 class Pace:
-    """Limits one pass to as many moves as took `most_s` seconds before, but at least one.
+    """Limit of one round to the moves that fit into `most_s` seconds, by the time that earlier
+    moves took, but to at least one.
 
     There is no limit if `most_s` is None, or while `stepping` is false: then no step follows, and
-    so no later pass would move the rest.
+    so no later round would move the rest.
     """
 
     def __init__(self, most_s: float | None, stepping: Callable[[], bool]) -> None:
@@ -31,12 +32,14 @@ class Pace:
         self._moved = False
 
     def begin(self, most_s: float = inf) -> None:
-        """Begin a pass of at most `most_s` seconds, even if no step follows."""
+        """Begin a round that takes `most_s` seconds at most, even if no step follows, and no longer
+        than the limit of this pace while steps follow."""
         self._left_s = min(most_s, self._most_s if self._stepping() else inf)
         self._moved = False
 
     def most(self, kind: Kind, wanted: int) -> int:
-        """Return the number of the `wanted` moves that still fit into this pass."""
+        """Return the number of the `wanted` moves of layers or extents (`kind`) that fit into the
+        time left in this round; at least one as long as the round has ordered no move."""
         if wanted <= 0 or self._left_s == inf:
             return max(0, wanted)
         each_s = self._each_s.get(kind)
@@ -45,13 +48,14 @@ class Pace:
         return min(wanted, fitting if self._moved else max(1, fitting))
 
     def ordered(self, kind: Kind, count: int) -> None:
-        """Note that `count` things of a kind are ordered. A kind that was never moved uses up the
-        whole pass."""
+        """Note that `count` layers or extents (`kind`) are ordered to be moved. A kind that was
+        never moved uses up the whole round, because its time is not known."""
         self._moved = True
         if self._left_s < inf:
             self._left_s -= count * self._each_s.get(kind, inf) if count else 0.0
 
     def took(self, kind: Kind, count: int, seconds: float) -> None:
-        """Note that a move of `count` things took `seconds`, whether or not it failed."""
+        """Note that a move of `count` layers or extents (`kind`) took `seconds`, whether or not it
+        failed."""
         each_s = seconds / max(1, count)
         self._each_s[kind] = each_s * NEW + self._each_s.get(kind, each_s) * (1 - NEW)

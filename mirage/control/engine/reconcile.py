@@ -38,9 +38,9 @@ from mirage.control.engine.way import (
 )
 from mirage.protocol import Allotment, ModelShape
 
-WAKE_PASS_S = 0.02
-"""Seconds that the moves of one pass take at most while an engine that woke still lacks KV extents,
-because a request may arrive at any moment."""
+WAKE_ROUND_S = 0.02
+"""Seconds that the moves of one round take at most while an engine that woke still lacks KV
+extents, because a request may arrive at any moment."""
 
 
 class _Entry(NamedTuple):
@@ -53,11 +53,13 @@ class _Entry(NamedTuple):
     asked: int = 0
     """Number of layers or extents for which it needs granted memory."""
     wanted: int = 0
-    """Number of layers or extents that later passes need granted memory for, these included."""
+    """Number of layers or extents that granted memory is wanted for in all, those `asked` for
+    included; later rounds ask for the rest."""
 
 
 class Reconciler:
-    """Books of one engine's memory, and the orders to its `hands` that lead to the allotment."""
+    """Books of one engine's memory, and the orders that lead to its allotment. `hands` is the part
+    of the engine that carries the orders out: it maps and unmaps memory and loads layers."""
 
     def __init__(
         self,
@@ -75,8 +77,8 @@ class Reconciler:
         """Make the books by asking `hands` what is held.
 
         `demote` is called with the extents that are about to lose their cached content. While
-        `may_demote` is false no extent retires; a later pass does it. `at_rest` returns True if no
-        request runs and no step is in flight; None: at rest while the fence is idle.
+        `may_demote` returns False no extent retires; a later round does it. `at_rest` returns True
+        if no request runs and no step is in flight; None: at rest while the fence is idle.
         """
         self._demote, self._hands, self.blocks = demote, hands, blocks
         rests = at_rest or (lambda: fence.idle)
@@ -100,7 +102,7 @@ class Reconciler:
 
     @property
     def reconciled(self) -> bool:
-        """True if the engine holds exactly its allotment."""
+        """True if the engine holds its allotment, or has none yet: see `Way.reached`."""
         return self._way.reached
 
     @property
@@ -129,17 +131,18 @@ class Reconciler:
 
     @property
     def open_extents(self) -> int | None:
-        """Extents that waiting requests may use as well; None for all."""
+        """Number of KV extents up to which waiting requests are admitted, since running ones may
+        need the others; None for all extents."""
         return self._way.open_extents
 
     @property
     def lent(self) -> Lent:
-        """Layers that are lent: see `Way.lent`."""
+        """Layers whose memory is given away, of this engine or of any model: see `Way.lent`."""
         return self._way.lent
 
     def aim(self, allotment: Allotment) -> bool:
-        """Adopt an allotment and make one pass; False, without a pass, if it is not newer than the
-        present one."""
+        """Adopt an allotment and make one round; False, without a round, if it is not newer than
+        the present one."""
         if not self._way.aim(allotment):
             return False
         self.books.granted_bytes = allotment.grant_bytes
@@ -147,7 +150,7 @@ class Reconciler:
         return True
 
     def reconcile(self) -> bool:
-        """Make one pass towards the newest allotment; True if anything moved."""
+        """Make one round towards the newest allotment; True if anything moved."""
         return self._pass(None)
 
     def _pass(self, grant_bytes: int | None) -> bool:
@@ -159,9 +162,9 @@ class Reconciler:
     # -- the books ------------------------------------------------------------------------
 
     def _enter_all(self) -> bool:
-        """Enter the moves of one pass in the books; True if retiring extents were made usable,
+        """Enter the moves of one round in the books; True if retiring extents were made usable,
         which needs no order."""
-        self._pace.begin(WAKE_PASS_S if self._way.wakes else inf)
+        self._pace.begin(WAKE_ROUND_S if self._way.wakes else inf)
         called_back = False
         for move in self._way.moves():
             if isinstance(move, CallBack):
@@ -206,20 +209,22 @@ class Reconciler:
         self._demote(retirees)
         self.blocks.retire(retirees)
 
-    # -- bounds of a pass -----------------------------------------------------------------
+    # -- bounds of a round -----------------------------------------------------------------
 
     def paced(self, kind: Kind, wanted: int) -> int:
-        """Return the number of things that `Pace.most` allows."""
+        """Return the number of the `wanted` layers or extents (`kind`) that the round has time to
+        move."""
         return self._pace.most(kind, wanted)
 
     def obtainable(self, kind: Kind, wanted: int) -> int:
-        """Return the number of things that `Shortage.most` allows."""
+        """Return the number of the `wanted` layers or extents (`kind`) to ask the device for now:
+        fewer while it has refused granted memory lately."""
         return self._short[kind].most(wanted, self._clock())
 
     # -- orders and answers ---------------------------------------------------------------
 
     def _orders(self, grant_bytes: int | None) -> MemoryOrders | None:
-        """Return the orders of this pass; None if there is nothing to order or tell."""
+        """Return the orders of this round; None if there is nothing to order or tell."""
         emptied = self.books.told_emptied()
         actions = tuple(entry.action for entry in self._entries)
         if not actions and not emptied and grant_bytes is None:

@@ -3,11 +3,11 @@
 Giving comes before taking, and nothing in use is given: layers or experts go first, then KV extents
 that no request uses. The freed memory pays first for extents that are wanted, and the rest of it
 for layers or experts that come back. The caller may carry out less than a move says, or postpone
-it: the next pass begins with what is held by then.
+it: the next round begins with what is held by then.
 
-An engine falls asleep in one pass, once nothing runs. When it wakes, the first pass takes its
+An engine falls asleep in one round, once nothing runs. When it wakes, the first round takes its
 layers, and extents for one request: with these it computes while the layers are loaded. Later
-passes take the other extents.
+rounds take the other extents.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from mirage.streaming.giving import affordable
 
 Kind = Literal["layer", "extent"]
 Lent = LentInTurns | Literal["at once"]
-"""Layers that are lent: none, the engine's own at once, or those of any model in turns."""
+"""Layers whose memory is given away: "nothing" for none; "at once" for this engine's own layers;
+"in turns" and "in turns that drain" for layers of any model, under temporal sharing."""
 
 
 class Memory(Protocol):
@@ -56,8 +57,8 @@ class Memory(Protocol):
         blocks is given."""
 
     def busy_extents(self) -> int:
-        """Return the number of usable and retiring extents with blocks in use, and the null block's
-        extent."""
+        """Return the number of usable and retiring extents with blocks in use, the null block's
+        extent included; 0 if no block is in use."""
 
     def awaits_requests(self) -> bool:
         """True if a retiring extent has blocks in use."""
@@ -66,8 +67,10 @@ class Memory(Protocol):
         """True if no request runs and no step is in flight."""
 
     def may_retire(self) -> bool:
-        """True if extents may retire; False while there is no way to copy their cached content to a
-        tier, so that it would be lost."""
+        """True if extents may retire now. Always true without a tier. With one, False from the
+        scheduling of a step until it has run: a block that the step will fill is known by its
+        content already, but does not hold it. So the content could not be copied to the tier, and
+        would be lost."""
 
     def emptied_extents(self) -> int:
         """Return the number of retiring extents that no request uses, nor any step in flight."""
@@ -84,19 +87,19 @@ class Memory(Protocol):
 
 
 class PassBounds(Protocol):
-    """Limits on the moves of one pass."""
+    """Limits on the moves of one round."""
 
     def paced(self, kind: Kind, wanted: int) -> int:
-        """Return the number of the `wanted` things that the pass has time to move; 0 if `wanted` is
-        below 1."""
+        """Return the number of the `wanted` layers or extents (`kind`) that the round has time to
+        move; 0 if `wanted` is below 1."""
 
     def obtainable(self, kind: Kind, wanted: int) -> int:
-        """Return the number of the `wanted` things for which to ask the device for granted memory
-        now."""
+        """Return the number of the `wanted` layers or extents (`kind`) for which to ask the device
+        for granted memory now."""
 
 
 class Unbounded:
-    """No limits: one pass moves everything."""
+    """No limits: one round moves everything."""
 
     def paced(self, kind: Kind, wanted: int) -> int:
         """Return `wanted`, or 0 if it is negative."""
@@ -108,7 +111,7 @@ class Unbounded:
 
 
 class Parameters(NamedTuple):
-    """Move: set the layers, slots and experts that are away from now on.
+    """Move: set the numbers of layers and experts given away, and of slots, from now on.
 
     `back` layers return, of `wanted` that are affordable; 0 if none returns. If experts are
     involved, both are 1.
@@ -153,7 +156,7 @@ UNBOUNDED = Unbounded()
 
 
 class Way:
-    """Newest allotment of one engine, and the moves that lead its memory there, pass by pass."""
+    """Newest allotment of one engine, and the moves that lead its memory there, round by round."""
 
     def __init__(self, memory: Memory, bounds: PassBounds = UNBOUNDED) -> None:
         self._memory, self._bounds = memory, bounds
@@ -172,7 +175,8 @@ class Way:
 
     @property
     def reached(self) -> bool:
-        """True if the engine holds exactly its allotment."""
+        """True if the engine holds the layers, experts and usable KV extents of its allotment, and
+        no retiring extent; also before the first allotment."""
         target, memory = self.target, self._memory
         return target is None or (
             memory.usable_extents == target.kv_extents
@@ -182,7 +186,7 @@ class Way:
 
     @property
     def rests(self) -> bool:
-        """True if no step may be scheduled: the engine is to sleep, or its layers are not back."""
+        """True if no step may be scheduled: the engine is to sleep, or all its layers are away."""
         return self._memory.absent or (self.target is not None and self.target.asleep)
 
     @property
@@ -215,33 +219,34 @@ class Way:
         )
 
     def recalls(self, running: int) -> bool:
-        """True if one of `running` requests must be preempted, because they use more than a recall
-        leaves them.
+        """True if one of `running` requests must be preempted, because they use more extents than a
+        recall leaves them.
 
-        The last request stays: the memory beyond its limit is scattered over extents, so preempting
-        it frees none.
+        The last request stays. Any allotment holds the blocks of one request, so it has more
+        extents only because its blocks fill them in part.
         """
         return running > 1 and self.exceeded
 
     @property
     def open_extents(self) -> int | None:
-        """Extents that waiting requests may use as well; None for all."""
+        """Number of KV extents up to which waiting requests are admitted, since running ones may
+        need the others; None for all extents."""
         return None if self.target is None else self.target.open_extents
 
     @property
     def lent(self) -> Lent:
-        """Layers that are lent, by the newest allotment in turns, else by the engine's own layers
-        that are away."""
+        """Layers whose memory is given away. The newest allotment says so under temporal sharing;
+        otherwise the value is "at once" if layers of this engine are away."""
         if self.target is not None and self.target.lent != "nothing":
             return self.target.lent
         return "at once" if self._memory.layers_remapped else "nothing"
 
     def moves(self) -> Iterator[Move]:
-        """Yield the moves of one pass; carry each out before asking for the next."""
+        """Yield the moves of one round; carry each out before asking for the next."""
         return iter(()) if self.target is None else self.moves_to(self.target)
 
     def moves_to(self, target: Allotment) -> Iterator[Move]:
-        """Yield the moves of one pass towards `target`, as `moves` does."""
+        """Yield the moves of one round towards `target`, as `moves` does."""
         if target.asleep and not self._memory.at_rest():
             return
         yield from self._give_parameters(target)
@@ -270,7 +275,7 @@ class Way:
 
     def _give_extents(self, target: Allotment) -> Iterator[Move]:
         memory = self._memory
-        # Requests may have gone that sat elsewhere: then what is empty now goes instead.
+        # Requests in other extents may have ended: then extents that are empty now retire instead.
         anew = target.recall and memory.awaits_requests()
         beyond = memory.usable_extents - target.kv_extents
         beyond += memory.retiring_extents if anew else 0
@@ -283,8 +288,8 @@ class Way:
     # -- taking -------------------------------------------------------------------------
 
     def _take_extents(self, target: Allotment, most: int) -> Iterator[Move]:
-        """Yield the moves that take extents until there are `most`, or as many as are
-        affordable."""
+        """Yield the moves that take extents until there are `most`, or as many as `target` has or
+        memory is affordable for."""
         memory = self._memory
         missing = min(most, target.kv_extents) - memory.usable_extents
         if missing <= 0:

@@ -14,11 +14,13 @@ class AloneTimes(NamedTuple):
     step_s: float
     """Seconds of a step that reads all parameters, without the KV of requests."""
     context_s: float
-    """Seconds by which each further request in a step lengthens it, because its KV is read."""
+    """Seconds by which each request in a step lengthens it, because its KV is read."""
     decode_s: float
     """Seconds of all output tokens of the request."""
     slack: float
-    """Part of the tighter of its two limits that is left, from 0 to 1."""
+    """Part of the request's TTFT limit, or of its TPOT limit, that is left: the smaller of both,
+    from 0 to 1.
+    """
 
     @property
     def request_s(self) -> float:

@@ -10,18 +10,18 @@ from mirage.control.placement.placed import DevicePlacement, ReplicaPlace, Stand
 
 
 def held(model: PlaceModel, stand: Stand) -> int:
-    """Return the bytes of its device that a replica is sure of, awake or asleep."""
+    """Return the bytes of device memory that a replica is certain to hold, awake or asleep."""
     return model.least if stand is Stand.AWAKE else model.asleep
 
 
 def device_bytes(facts: PlacementFacts, placement: DevicePlacement, device: str) -> int:
-    """Return the bytes of a device that its replicas are sure of."""
+    """Return the bytes of a device that its replicas are certain to hold."""
     return sum(held(facts.model[name], stand) for name, stand in placement.on(device).items())
 
 
 def host_bytes(facts: PlacementFacts, placement: DevicePlacement, machine: str) -> int:
     """Return the bytes of host memory for the masters of all models that have a process on a
-    machine."""
+    machine: one for each process, or one for each model if the machine has `shared_masters`."""
     names = [p.model for p in placement.places if facts.device[p.device].machine == machine]
     shared = facts.machine[machine].shared_masters
     return sum(facts.model[name].parameters for name in (set(names) if shared else names))
@@ -43,10 +43,10 @@ def fits(facts: PlacementFacts, placement: DevicePlacement, place: ReplicaPlace)
 
 
 def opened_bytes(facts: PlacementFacts, present: DevicePlacement, wanted: DevicePlacement) -> int:
-    """Return the bytes that starts and wakes load for a placement.
+    """Return the bytes that starts and wakes load for the placement `wanted`.
 
-    The first replica of a model on disk is not counted, because without one the model is not
-    served.
+    The first replica of a model without a replica in `present` is not counted, because without one
+    the model is not served.
     """
     new = Counter(p.model for p in wanted.places - present.places if not _only_sleeps(present, p))
     return sum(

@@ -9,7 +9,7 @@ from functools import cached_property
 
 @dataclass(frozen=True, slots=True)
 class DeviceSpeed:
-    """Speed of one kind of device that steps reach."""
+    """Speed that the steps of engines reach on one kind of device."""
 
     flop_s: float
     """Floating-point operations a second."""
@@ -42,7 +42,7 @@ class PlaceMachine:
     """Bytes of host memory for masters."""
     disk_bytes_s: float
     shared_masters: bool = False
-    """True if all replicas on its devices read one shared master."""
+    """True if all replicas of a model on its devices read one master of that model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class PlaceModel:
 
     @property
     def lendable(self) -> int:
-        """Bytes of the model's parameters that others may have while it is awake."""
+        """Bytes of the model's parameters that other models may use while it is awake."""
         return max(0, self.parameters - self.least)
 
 

@@ -26,7 +26,7 @@ class JudgeOver(Exception):
 
 
 class PlacementJudge(Protocol):
-    """Predicts a window under a placement. Equal arguments give equal results.
+    """Judge that predicts a window under a placement. Equal arguments give equal results.
 
     A judge whose time is limited raises `JudgeOver` for everything that is asked later.
     """
@@ -60,7 +60,7 @@ class Sentence(NamedTuple):
 
 
 class PlacementCourt:
-    """Asks a judge about all windows of a placement, up to a number of evaluations. Answers are
+    """Caller of a judge for all windows of a placement, up to a number of evaluations. Answers are
     kept."""
 
     def __init__(self, facts: PlacementFacts, judge: PlacementJudge, evaluations: int) -> None:

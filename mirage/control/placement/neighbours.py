@@ -12,8 +12,8 @@ from mirage.control.placement.pressure import Pressures
 def neighbours(
     pressures: Pressures, base: DevicePlacement, sentence: Sentence
 ) -> Iterator[DevicePlacement]:
-    """Yield moves, replicas, swaps, sleeps and wakes, beginning with the device that loses most
-    requests.
+    """Yield `base` with one change each: wakes first; then replicas opened or closed, moves, swaps
+    and sleeps, device by device, beginning with the one that loses most requests.
 
     `sentence` is the verdict on `base`. Of devices that lose equally many requests, the one under
     the greatest pressure comes first. Placements that do not fit are among them: `path_towards`
@@ -53,7 +53,8 @@ def neighbours(
 def _wakes(
     pressures: Pressures, base: DevicePlacement, rising: list[str]
 ) -> Iterator[DevicePlacement]:
-    """Yield wakes, on each device, of models that are requested and awake nowhere."""
+    """Yield, for each device, the placement in which a model that is requested and awake nowhere is
+    awake on it, with a process there before or not."""
     for model in pressures.facts.models:
         if pressures.facts.asked(model.name) > 0 and not base.awake(model.name):
             yield from (base.put(model.name, name) for name in rising)

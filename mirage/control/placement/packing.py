@@ -32,13 +32,14 @@ class Bins:
         ]
 
     def pressure_with(self, device: str, model: str) -> float:
-        """Return the pressure of a device in its worst window with one more replica of `model`."""
+        """Return the pressure of a device with one more replica of `model`, in the window in which
+        it is highest."""
         nbytes = self._pressures.facts.device[device].nbytes
         return max((_pressure(each, nbytes) for each in self._with(device, model)), default=0.0)
 
     def left_with(self, device: str, model: str, most: float) -> float:
         """Return the part of a device's capacity at pressure `most` that is left with one more
-        replica; negative if it does not fit."""
+        replica, in the window in which least is left; negative if it does not fit."""
         nbytes = self._pressures.facts.device[device].nbytes
         return min(
             (

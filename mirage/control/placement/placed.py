@@ -101,9 +101,10 @@ NOWHERE = DevicePlacement()
 
 
 def parts(facts: PlacementFacts, placement: DevicePlacement, model: str) -> Mapping[str, float]:
-    """Return the part of a model's requests that each device gets, by the speed of its memory.
+    """Return the part of a model's requests that each device gets, in proportion to the speed of
+    the devices' memory.
 
-    Awake replicas get them, or else the one that wakes fastest. Empty if the model is on disk.
+    Awake replicas get them, or else the one that wakes fastest. Empty if the model has no replica.
     """
     awake: Sequence[str] = placement.awake(model)
     if not awake:

@@ -1,11 +1,12 @@
 """SLO pressure of a device: KV bytes that requests want, per byte that is free or may be lent.
 
 Prism (arXiv 2505.04021) divides token rates, weighted by limits, by the memory that parameters
-leave. Here a model without requests leaves more: others may have all of its parameters but its
-least grant, with the probability that no request of it runs, if each were as slow as its limits
-allow. The second measure is compute: device-seconds that are requested in a second. The pressure is
-the larger of both, in the worst window. Both are weighted more for a model whose limits leave
-little slack.
+leave. Here models also lend: others may have all parameters of a model but its least grant, times
+the probability that none of its requests runs, if each lasted as long as its limits allow. That
+probability is 1 in a window without requests of the model. The second measure is compute:
+device-seconds that are requested in a second. The pressure is the larger of both measures, in the
+worst window. Both are weighted more for a model whose limits are little longer than its times alone
+on the device.
 """
 
 from __future__ import annotations
@@ -32,20 +33,22 @@ MOST_BATCH = 256.0
 
 
 class DeviceWant(NamedTuple):
-    """KV bytes, device time and parameter bytes that a part of a model's requests needs in a
-    window."""
+    """KV bytes, device time and parameter bytes on one device that a part of a model's requests
+    needs in one window, on average."""
 
     kv_bytes: float
-    """KV bytes that its requests hold on average, divided by its slack."""
+    """KV bytes that the model's requests hold on average, divided by the model's slack
+    (`AloneTimes.slack`)."""
     busy: float
-    """Device-seconds a second, at the largest batches that limits and memory allow, divided by its
-    slack."""
+    """Device-seconds a second, at the largest batches that limits and memory allow, divided by the
+    model's slack."""
     resident: float
-    """Bytes of its parameters that stay on the device; the rest may be lent."""
+    """Bytes of the model's parameters that stay on the device, on average; the rest may be lent."""
 
 
 class Pressures:
-    """Pressures of all devices under any placement. Computed demands are kept."""
+    """Pressures of all devices under any placement: the larger of the demand for KV memory and that
+    for compute, each divided by what the device has. Computed demands are cached."""
 
     def __init__(self, facts: PlacementFacts) -> None:
         self.facts = facts
@@ -57,7 +60,8 @@ class Pressures:
         return max(self.facts.devices, key=lambda each: (each.nbytes, each.name))
 
     def want(self, model: str, device: str, window: int, part: float = 1.0) -> DeviceWant:
-        """Return the demand on a device that gets `part` of a model's requests in a window."""
+        """Return the demand on a device that gets `part` (0 to 1) of a model's requests, in the
+        window of that number."""
         key = (model, device, window, part)
         if key not in self._wants:
             self._wants[key] = self._made(model, device, self.facts.windows[window], part)
@@ -80,8 +84,12 @@ class Pressures:
         return DeviceWant(kv_bytes * weight, arrivals_s * work_s * weight, resident)
 
     def of(self, placement: DevicePlacement, device: str) -> float:
-        """Return the pressure of a device in its worst window; infinite if no byte is left for
-        KV."""
+        """Return the pressure of a device in the window of the load in which it is highest.
+
+        That is the larger of two measures: KV bytes wanted per byte available, and device-seconds
+        of compute wanted per second. It is infinite if KV memory is wanted and no byte is left for
+        it.
+        """
         serving = {}
         for model, stand in placement.on(device).items():
             part = parts(self.facts, placement, model).get(device, 0.0)
@@ -112,22 +120,17 @@ class Pressures:
         """Return the largest pressure of all devices."""
         return max((self.of(placement, each.name) for each in self.facts.devices), default=0.0)
 
-    def crowding(self, placement: DevicePlacement) -> float:
-        """Return the sum of squared pressures. It is smallest if load is even and no device is left
-        empty."""
-        return sum(self.of(placement, each.name) ** 2 for each in self.facts.devices)
-
     def weight(self, model: str) -> float:
-        """Return the pressure of a model that has the largest device to itself, in its worst
-        window."""
+        """Return the pressure of a model that has the largest device to itself, in the window in
+        which it is highest."""
         device = self.largest
         wants = (self.want(model, device.name, w) for w in range(len(self.facts.windows)))
         return max((self._pressure([want], device.nbytes) for want in wants), default=0.0)
 
 
 def _batch(model: PlaceModel, load: ModelLoad, device: PlaceDevice, times: AloneTimes) -> float:
-    """Return the most requests in a step within the TPOT limit and the memory that its parameters
-    leave, at least 1."""
+    """Return the most requests in a step within the TPOT limit and the memory that the model's
+    parameters leave, at least 1."""
     in_time = (model.tpot_s - times.step_s) / times.context_s if times.context_s else MOST_BATCH
     request_bytes = load.tokens * model.kv_token_bytes
     free = device.nbytes - model.parameters

@@ -30,8 +30,9 @@ def proposals(pressures: Pressures) -> Iterator[DevicePlacement]:
 
 
 def counts(pressures: Pressures, portion: float) -> dict[str, int]:
-    """Return the number of replicas of each model with requests, so that each has `portion` of a
-    device's mean load.
+    """Return the number of replicas of each model with requests, so that each has the part
+    `portion` of a device's mean load at most, as far as limits and devices allow. A pinned model
+    has a replica on each of its devices.
 
     The load of a model is its pressure if it has the largest device to itself.
     """
@@ -41,7 +42,9 @@ def counts(pressures: Pressures, portion: float) -> dict[str, int]:
     mean = sum(weight for weight in weights.values() if weight < inf) / len(facts.devices)
 
     def wanted(weight: float) -> float:
-        return len(facts.devices) if weight == inf else ceil(weight / mean / portion)
+        if weight == inf:
+            return len(facts.devices)
+        return ceil(weight / mean / portion) if weight > 0 else 1
 
     def count(model: PlaceModel) -> int:
         if model.pins:
@@ -68,8 +71,8 @@ def in_turn(pressures: Pressures, replicas: Mapping[str, int]) -> list[tuple[str
 
 
 def greedy(pressures: Pressures, replicas: Mapping[str, int]) -> DevicePlacement:
-    """Put each replica where the pressure with it is least; a model that fits nowhere awake is
-    placed asleep."""
+    """Return the placement that puts each replica where the pressure with it is least; a model that
+    fits nowhere awake is placed asleep."""
     facts, bins = pressures.facts, Bins(pressures, replicas)
     placement = NOWHERE
     for model, _ in in_turn(pressures, replicas):
@@ -139,7 +142,11 @@ def rested(pressures: Pressures, placement: DevicePlacement) -> DevicePlacement:
     facts = pressures.facts
     missing = [m for m in facts.models if not placement.of(m.name)]
     for model in sorted(missing, key=lambda m: (-facts.asked(m.name), m.name)):
-        places = (ReplicaPlace(model.name, each.name, Stand.ASLEEP) for each in facts.devices)
+        places = (
+            ReplicaPlace(model.name, each.name, Stand.ASLEEP)
+            for each in facts.devices
+            if model.may_be_on(each.name)
+        )
         free = [place for place in places if fits(facts, placement, place)]
         if free:
             placement = placement.put(*min(free, key=lambda p: _used(facts, placement, p.device)))

@@ -18,7 +18,10 @@ def reasoned(
     before: Sentence,
     after: Sentence,
 ) -> tuple[MoveStep, ...]:
-    """Return the steps of a path, each with its reason."""
+    """Return the steps of the path `way`, each with its reason.
+
+    `before` is the verdict on the placement `present`, `after` that on the one that is reached.
+    """
     reasons = _Reasons(facts, way, present, before, after)
     return tuple(step._replace(why=reasons.why(step)) for step in way.steps)
 

@@ -1,4 +1,4 @@
-"""Rules by which a placement changes, and the memory of the last changes."""
+"""Rules by which a placement changes, and the past that they depend on."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ HOUR_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class PlacementRules:
-    """Rules of placement; the defaults are those of a server. Parts are parts of all requests."""
+    """Rules of placement. A server takes them, but for `evaluations` and `band`, from section
+    `placement` of its configuration. Parts are parts of all requests."""
 
     evaluations: int = 400
     """Number of windows of placements that a decision may have judged."""
     gain: float = 0.01
-    """Least increase of the part of requests within limits for which anything moves."""
+    """Least increase of the part of requests within limits for which models move. A model with
+    requests and without a replica gets one in any case."""
     gain_per_gib: float = 0.0002
     """Further increase that is needed for each GiB of parameters to be loaded to a device."""
     rest_s: float = 600.0
@@ -47,7 +49,8 @@ class PastMove(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PlacementPast:
-    """Memory from one decision to the next, as a value. Times are seconds."""
+    """Past that one placement decision hands to the next: the moves of the last hour, and the
+    placement last found best, with the facts it was best for. Times are seconds."""
 
     moves: tuple[PastMove, ...] = ()
     settled: PlacementFacts | None = None
@@ -85,7 +88,8 @@ class PlacementPast:
         )
 
     def after(self, moved: tuple[str, ...], now: float) -> PlacementPast:
-        """Return the memory after models moved, without moves older than an hour."""
+        """Return the past after models moved, without moves older than an hour, and with no
+        placement that is known to be best."""
         kept = tuple(move for move in self.moves if now - move.at < HOUR_S)
         return PlacementPast(kept + tuple(PastMove(now, model) for model in moved))
 

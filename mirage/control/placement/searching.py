@@ -73,14 +73,16 @@ class PlacementSearch:
         return any(self._facts.asked(name) > 0 and found.reached.of(name) for name in self._absent)
 
     def kept(self) -> PlacementPast:
-        """Return the memory after a decision to stay: it holds for the present load, unless a limit
-        forced it."""
+        """Return the past after a decision to stay with the present placement. That placement
+        counts as the best for these facts, unless a limit (`limit`) may have kept a better one from
+        being reached or judged."""
         if self.limit:
             return replace(self.past, settled=None, placement=None)
         return replace(self.past, settled=self._facts, placement=self._present)
 
     def spare(self) -> ReachedPlacement | None:
-        """Return the present placement without a replica that is not missed, least pressure first.
+        """Return the present placement without one replica that can be spared: the first that loses
+        next to no requests, where those that leave least pressure are tried first.
 
         None if there is no such replica: see `PlacementRules.calm`.
         """
@@ -111,7 +113,8 @@ class PlacementSearch:
 
     def best(self) -> ReachedPlacement:
         """Return the best of whole proposals, improved by single changes, without changes that
-        bring nothing."""
+        bring nothing; the present placement if nothing is better, or nothing could be chosen
+        (`hopeless`)."""
         found = self.first
         if self.hopeless:
             return found

@@ -61,11 +61,12 @@ def path_towards(
     resting: Collection[str] = (),
     budget: float = inf,
 ) -> MovePath:
-    """Return the steps towards `wanted`, of models that are not `resting`, in at most `budget`
-    moves.
+    """Return the steps towards `wanted`, of models that are not `resting` (moved lately), in at
+    most `budget` moves. Moves of a model that has no process yet do not count.
 
-    A replica comes as soon as it fits beside all others. A replica goes once all wanted replicas of
-    its model are there, which makes room for others. A replica that never fits is left out.
+    A replica comes as soon as it fits beside all others, first those of models that are awake
+    nowhere, and of these a wake before a start. A replica goes once all wanted replicas of its
+    model are there, which makes room for others. A replica that never fits is left out.
     """
     walk = _Walk(facts, present)
     for name in sorted(facts.model, key=lambda name: (-facts.asked(name), name)):
@@ -77,6 +78,7 @@ def path_towards(
             budget -= moves if present.of(name) else 0
             walk.comes += comes
             walk.goes[name] = goes
+    walk.comes.sort(key=lambda p: (bool(present.awake(p.model)), not present.of(p.model)))
     walk.go()
     return MovePath(tuple(walk.steps), walk.at, tuple(walk.moved(present)))
 
@@ -102,7 +104,7 @@ def changes(
 
 
 class _Walk:
-    """State of a path while it is made."""
+    """Search for a path of steps: the steps found so far, and the placement after them."""
 
     def __init__(self, facts: PlacementFacts, present: DevicePlacement) -> None:
         self._facts, self.at = facts, present
@@ -111,7 +113,8 @@ class _Walk:
         self.goes: dict[str, list[ReplicaPlace]] = {}
 
     def go(self) -> None:
-        """Carry the changes out in the books until no more fit into memory."""
+        """Append the steps of the changes, and make the changes in the placement `at`, until no
+        more fit into memory."""
         while True:
             place = next((p for p in self.comes if fits(self._facts, self.at, p)), None)
             if place is not None:

@@ -1,7 +1,7 @@
 """Fitting of new tenants into a device: their bytes, and the tenants that would yield to them.
 Pure.
 
-It tries them one after the other on copies of the books, and changes nothing.
+The tenants are tried one after the other on copies of the roster's members; nothing is changed.
 """
 
 from __future__ import annotations

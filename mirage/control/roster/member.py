@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
@@ -10,7 +11,15 @@ from math import inf
 from mirage.control.roster.needs import StateBytes, SwitchTimes
 from mirage.control.roster.rules import RosterRules
 from mirage.control.roster.specs import TenantSpec
-from mirage.control.roster.states import COMING, GONE, Life, LifeEvent, LifeState, WeightsPlace
+from mirage.control.roster.states import (
+    BROKEN,
+    COMING,
+    GONE,
+    Life,
+    LifeEvent,
+    LifeState,
+    WeightsPlace,
+)
 
 
 class DrainGoal(StrEnum):
@@ -42,11 +51,12 @@ class RosterMember:
     waiting: deque[float] = field(default_factory=deque)
     """Arrival time of each request that waits outside its engine, the oldest first."""
     queued: int | None = None
-    """Number in the line of tenants that want to come; None if it is not in the line."""
+    """Number that the tenant drew when it joined the line of tenants that want to come; the lowest
+    comes first. None if it is not in the line."""
     queued_at: float = inf
     promised: bool = False
-    """True if the tenant shall come although no request waits, because a client was told to ask
-    again."""
+    """True if the tenant shall come although no request waits: a client was told to ask again, or
+    an operator wants it ready."""
     came_at: float = -inf
     """Time in seconds of its last order to start or to wake."""
     ready_at: float = -inf
@@ -56,9 +66,10 @@ class RosterMember:
     told: bool = False
     """True for a draining tenant that was ordered to sleep or stop."""
     unconfirmed: bool = False
-    """True while the process that passes requests on may not know of the drain."""
+    """True while a router may not know of the drain yet."""
     until: float = inf
-    """Time in seconds at which its drain has to be over; after the order to sleep, its sleep."""
+    """Time in seconds at which its drain has to be over; once it was ordered to sleep, the time by
+    which it has to sleep."""
     wish: DrainGoal | None = None
     """Operator's wish that is not fulfilled yet; None if there is none."""
     wish_drain_s: float | None = None
@@ -92,7 +103,14 @@ class RosterMember:
     @property
     def gives_way(self) -> bool:
         """True if the tenant is awake or coming, and may be asked to sleep at some time."""
-        return not self.spec.pinned and (self.state in COMING or self.state is LifeState.READY)
+        return not self.stays and (self.state in COMING or self.state is LifeState.READY)
+
+    @property
+    def stays(self) -> bool:
+        """True if the tenant never yields to others: it is pinned, and its process takes no more
+        bytes than its newest declaration, which new tenants were checked against.
+        """
+        return self.spec.pinned and self.own.awake <= self.next_own.awake
 
     @property
     def next_own(self) -> StateBytes:
@@ -101,11 +119,20 @@ class RosterMember:
         return self.declared or self.own
 
     def declares(self, own: StateBytes) -> None:
-        """Set the bytes of its processes, from the next one on."""
+        """Set the bytes that the tenant holds in each state, from its next process on."""
         if self.state in GONE:
             self.own = own
         else:
             self.declared = own if own != self.own else None
+
+    @property
+    def is_missed_by_nobody(self) -> bool:
+        """True if the tenant is down and nothing starts it again: no request waits for it, it does
+        not start eagerly, and it is not due to come back (`again`, for instance because it was
+        ready when its process ended). It then counts as stopped.
+        """
+        wanted = self.again or self.eager or self.is_asked_for or self.queued is not None
+        return self.state is LifeState.DOWN and not wanted
 
     # -- bytes --------------------------------------------------------------------------
 
@@ -137,8 +164,9 @@ class RosterMember:
 
     @property
     def comes_s(self) -> float:
-        """Seconds until the tenant is ready, from its present state, or from the end of its
-        drain."""
+        """Seconds that the tenant takes to become ready: those of a wake if it sleeps or wakes,
+        else those of a start, warm or cold. While it drains, the seconds from the end of the drain
+        on. Time that has passed in the present state is not subtracted."""
         drains = self.state is LifeState.DRAINING
         if self.state in (LifeState.SLEEPING, LifeState.WAKING) or (
             drains and self.goal is DrainGoal.SLEEP
@@ -154,7 +182,7 @@ class RosterMember:
         return self.retry_at + self.comes_s if self.state is LifeState.FAILED else -inf
 
     def back_s(self, goal: DrainGoal) -> float:
-        """Return the seconds of its way out, to sleep or stop, and back."""
+        """Return the seconds that the tenant takes to sleep or stop, and then to serve again."""
         if goal is DrainGoal.SLEEP:
             return self.times.sleep_s + self.times.wake_s
         start_s = self.times.warm_s if self.life.keeps else self.times.cold_s
@@ -165,16 +193,16 @@ class RosterMember:
         return self.ready_at + self.awake_s(goal, rules, busy=self.running > 0)
 
     def awake_s(self, goal: DrainGoal, rules: RosterRules, *, busy: bool) -> float:
-        """Return the seconds for which the tenant stays awake before it yields; for longer if it is
-        `busy`, with running requests that would have to drain."""
+        """Return the seconds for which the tenant stays awake before it yields. They are more if it
+        is `busy`: it has running requests, which would have to drain."""
         back_s = self.back_s(goal)
         span_s = rules.worth * back_s
         busy_s = rules.busy_worth * (back_s + rules.drain_s)
         return max(span_s, rules.busy_s, busy_s) if busy else span_s
 
     def rested(self, rules: RosterRules, now: float) -> bool:
-        """True for a sleeping tenant without requests that was idle longer than its stop and start
-        are worth."""
+        """True for a sleeping tenant that no request asks for, and that was idle for `rest_worth`
+        times as long as its stop and start take."""
         return self.queued is None and now >= self.rested_at(rules)
 
     def rested_at(self, rules: RosterRules) -> float:
@@ -198,10 +226,28 @@ class RosterMember:
             return self.since + self.spec.stop_after_s
         return inf
 
+    def turning_points(self, rules: RosterRules) -> Iterator[float]:
+        """Yield the times in seconds at which a decision about the tenant may change."""
+        if self.waiting:
+            yield self.waiting[0] + self.spec.wait_s
+        if self.queued is not None:
+            yield self.queued_at + rules.patience_s
+        if self.again or self.eager or self.state is LifeState.DOWN:
+            yield self.retry_at
+        if self.state is LifeState.DRAINING:
+            yield self.until
+        if self.state is LifeState.SLEEPING:
+            yield self.since + self.spec.stop_after_s
+            yield self.rested_at(rules)
+        if self.state is LifeState.READY and not self.running:
+            yield self.last_busy + self.spec.keep_alive_s
+        if self.state in (LifeState.READY, LifeState.SLEEPING):
+            yield from (self.settled_at(goal, rules) for goal in DrainGoal)
+
     # -- changes ------------------------------------------------------------------------
 
     def happens(self, event: LifeEvent, now: float) -> None:
-        """Enter an event. Raise `UnexpectedEventError` if its state does not allow the event."""
+        """Enter an event. Raise `UnexpectedEventError` if the tenant's state does not allow it."""
         before = self.state
         self.life = self.life.after(event)
         if self.state is not before:
@@ -229,5 +275,32 @@ class RosterMember:
             self.own, self.declared = self.declared or self.own, None
 
     def leave_line(self) -> None:
-        """Leave the line: the tenant starts, or no request asks for it any more."""
+        """Leave the line, because the tenant starts or no request asks for it any more. It is not
+        `promised` any more then, and does not come `again` at `retry_at`."""
         self.queued, self.queued_at, self.promised, self.again = None, inf, False, False
+
+    def leave_unless_asked_for(self) -> None:
+        """Leave the line if no request waits for the tenant, and it is not `promised`."""
+        if not self.is_asked_for and not self.promised:
+            self.leave_line()
+
+    def wished_goal(self) -> DrainGoal | None:
+        """Return the goal of a drain that the operator's wish asks for now; None if no drain shall
+        begin.
+
+        A wish that is fulfilled is dropped. A tenant that broke counts as stopped if no request
+        waits for it and it is not `promised`. A drain towards sleep goes on to a stop, if that is
+        the wish and the tenant was not told to sleep yet.
+        """
+        wish = self.wish
+        if self.state in BROKEN and not (self.is_asked_for or self.promised):
+            self.happens(LifeEvent.ENDED, self.since)
+            self.leave_line()
+        if self.state in GONE or (self.state is LifeState.SLEEPING and wish is DrainGoal.SLEEP):
+            self.wish = None
+            return None
+        if self.state is LifeState.DRAINING:
+            if wish is DrainGoal.STOP and not self.told:
+                self.goal = wish
+            return None
+        return wish if wish is DrainGoal.STOP or self.state is LifeState.READY else None

@@ -27,7 +27,7 @@ class StateBytes:
     """Bytes with which a wake may begin; the other bytes of its share come as others give them
     back."""
     asleep: int
-    """Bytes that its process cannot give, asleep."""
+    """Bytes that its process holds while it sleeps, since it cannot give them."""
     start: int
     """Bytes while it starts. Bytes beyond its share are borrowed and go back once it is ready. A
     tenant that starts hollow holds the bytes of a sleeping one, and sleeps then."""
@@ -54,8 +54,8 @@ def state_bytes(
     """Return the bytes of a tenant whose model has this shape.
 
     A share need not hold all layers: it holds at least those that may not be given away and the KV
-    cache of the longest request. A start takes all layers, unless the engine starts `hollow`. Raise
-    `DoesNotFitError` for a smaller share.
+    cache of the longest request. Raise `DoesNotFitError` for a smaller share. A start takes all
+    layers, unless the engine starts `hollow`.
     """
     whole = footprint(shape, 0, shape.min_extents)
     least = footprint(shape, most_remapped(spec.entitled, shape, rules), shape.min_extents)
@@ -78,8 +78,8 @@ class NeverServedError(InputRefused):
 
 
 def check_served(name: str, own: StateBytes, pinned: Iterable[StateBytes], device: int) -> None:
-    """Raise `NeverServedError` with the missing bytes if a tenant can never start; `pinned` are the
-    other pinned tenants."""
+    """Raise `NeverServedError` with the missing bytes if a tenant can never start on a device of
+    `device` bytes; `pinned` are the other pinned tenants."""
     held = sum(other.awake for other in pinned)
     most = max(own.start, own.awake)
     if (missing := most + held - device) <= 0:
@@ -92,18 +92,20 @@ def check_served(name: str, own: StateBytes, pinned: Iterable[StateBytes], devic
 
 
 class AtOnce(NamedTuple):
-    """Number of tenants that can be awake at the same time, with all others asleep."""
+    """Numbers of tenants that can be awake at the same time, with all others asleep, and the bytes
+    that are missing if not even all can sleep."""
 
     surely: int
-    """Number that fits, whichever tenants they are."""
+    """Number that can be awake, whichever tenants they are."""
     at_most: int
-    """Number that fits if they are the smallest tenants."""
+    """Number that can be awake if they are the smallest tenants."""
     missing: int
     """Bytes that are missing for all to be asleep, so that some have to be stopped; else 0."""
 
 
 def at_once(every: Iterable[StateBytes], device_bytes: int) -> AtOnce:
-    """Return the numbers of tenants that fit on the device."""
+    """Return how many of the tenants can be awake at the same time on a device of
+    `device_bytes`."""
     every = list(every)
     free = device_bytes - sum(each.asleep for each in every)
     rising = sorted(each.yields for each in every)

@@ -24,12 +24,13 @@ def predicted_s(
     rules: RosterRules,
     now: float,
 ) -> float:
-    """Return the seconds until `one`, which is in the `line` or at its end, is ready."""
+    """Return the seconds until the tenant `one` is ready. It has its place in the `line` of tenants
+    that wait for memory, or is taken to join at its end. `free`: free bytes of the device."""
     if one.state is LifeState.READY:
         return 0.0
     if one.state in COMING:
         left = one.came_at + one.comes_s - now
-        return left if left > 0 else one.comes_s  # nothing better is known of one that is overdue
+        return left if left > 0 else one.comes_s  # if it is overdue, nothing better is known
     given = [entry for m in members if m is not one for entry in _given(m, rules, now)]
     heapify(given)
     time = now
@@ -49,27 +50,6 @@ def predicted_s(
     raise AssertionError("the tenant is in the line")
 
 
-def longest_wait_s(members: Iterable[RosterMember], rules: RosterRules) -> float:
-    """Return the seconds within which any tenant in the line is ready, whatever else is requested.
-
-    This holds if orders take the times of their tenants, and no engine breaks. The line is first
-    come first served, and each tenant is in it once: at most all others are before one. At its head
-    it waits until those that came before it was there are ready (W) and have been awake for their
-    time (T), or until it has been patient (P), and until they have drained (D) and left (S). No
-    other tenant comes meanwhile except for bytes that it does not need, and none behind it stops it
-    once it sleeps; a hollow start (W) may come before all that. So n heads one after the other, and
-    its own way, take n (W + max(W + T, P) + D + S) + W.
-    """
-    every = list(members)
-    comes = max((max(m.times.cold_s, m.times.warm_s, m.times.wake_s) for m in every), default=0.0)
-    back = max((m.times.stop_s + m.times.cold_s for m in every), default=0.0)
-    back = max([back, *(m.back_s(DrainGoal.SLEEP) for m in every)])
-    leaves = max((max(m.times.sleep_s, m.times.stop_s) for m in every), default=0.0)
-    awake = max(rules.worth * back, rules.busy_s, rules.busy_worth * (back + rules.drain_s))
-    head = comes + max(comes + awake, rules.patience_s) + rules.drain_s + leaves
-    return len(every) * head + comes
-
-
 def _loads(m: RosterMember) -> bool:
     return m.state is LifeState.WAKING
 
@@ -81,7 +61,7 @@ def _left_at(m: RosterMember, now: float) -> float:
 
 
 def _given(m: RosterMember, rules: RosterRules, now: float) -> list[tuple[float, int]]:
-    """Return the times at which a tenant gives bytes back, each with their number."""
+    """Return pairs of a time at which a tenant gives bytes back, and the number of bytes."""
     if m.state is LifeState.DRAINING:
         return [(_left_at(m, now), m.coming_back)]
     if not m.gives_way:

@@ -1,11 +1,12 @@
 """Bytes of the device, and the tenants that yield for one that wants to come. Pure.
 
-Idle tenants yield first, in victim order, then tenants with running requests, which drain; of those
-the one first that was awake longest. They sleep. Sleeping tenants are stopped, the longest idle
-first, if all others asleep would not leave enough; and before a tenant with running requests
-drains, those that were idle for longer than their way back is worth. If that is not enough either,
-tenants that yield stop instead. No tenant yields unless all that is missing can be had: a sleep
-that brings no wake costs time for nothing.
+Idle tenants yield first, in victim order, then tenants with running requests, which drain: low
+priorities first, and of equal priorities the one that was awake longest. They sleep. Sleeping
+tenants are stopped if all others asleep would not leave enough: low priorities first, and of equal
+priorities the longest idle. Before a tenant with running requests drains, sleeping ones also stop
+that were idle for `rest_worth` times as long as their stop and start take. If that is not enough
+either, tenants that yield stop instead. No tenant yields unless all that is missing can be had: a
+sleep that brings no wake costs time for nothing.
 """
 
 from __future__ import annotations
@@ -47,15 +48,16 @@ class DeviceRoom:
 
     @property
     def asleep(self) -> int:
-        """Bytes that sleeping tenants hold, and those that will sleep when they have drained."""
+        """Bytes that sleeping tenants hold, and those that tenants which drain towards sleep will
+        hold asleep."""
         return sum(m.own.asleep for m in self._members.values() if _sleeps(m))
 
     def may_pass(self, one: RosterMember, head: RosterMember, claimed: int) -> bool:
-        """True if `one` may come before the `head` of the line, for which there is no room yet.
+        """True if tenant `one` may start or wake before the `head` of the line of waiting tenants,
+        for which there is no room yet.
 
-        It may use only bytes that no tenant before it needs: neither the `claimed` ones, nor those
-        of the head, for which bytes count that tenants can give which came before the head stood in
-        the line.
+        It may use neither the `claimed` bytes nor those that the head needs. The head can have free
+        bytes, and those of tenants that started or woke before it joined the line (`_bound`).
         """
         fits = one.need + claimed <= self.free
         return fits and head.need + claimed <= self._bound(head) - one.need
@@ -63,9 +65,10 @@ class DeviceRoom:
     def spare(self, to: RosterMember, claimed: int = 0) -> int:
         """Return the bytes that shall stay free when `to` comes: KV memory for running requests.
 
-        0 if all tenants can be awake at once, or if no other tenant has more than one running
-        request, which each share holds. 0 too if `to`, with these bytes and the `claimed` ones of
-        tenants before it, would have to wait for tenants that came after it stood in the line.
+        0 if all tenants can be awake at the same time, or if no other tenant has more than one
+        running request, which each share holds. 0 too if `to`, with these bytes and the `claimed`
+        ones of tenants before it, would have to wait for tenants that came after it stood in the
+        line.
         """
         if sum(m.own.awake for m in self._members.values()) <= self.device_bytes:
             return 0
@@ -75,16 +78,16 @@ class DeviceRoom:
         return spare if claimed + to.need + spare <= self._bound(to) else 0
 
     def _bound(self, one: RosterMember) -> int:
-        """Return the bytes that `one` can have from free memory and from tenants that came before
-        it stood in the line."""
+        """Return the bytes that tenant `one` can have from free memory and from tenants that
+        started or woke before it joined the line."""
         older = (m for m in self._others(one) if m.gives_way and m.came_at <= one.queued_at)
         return self.free + self.coming + sum(m.yields for m in older)
 
     def yielding(
         self, to: RosterMember, now: float, claimed: int = 0, *, gently: bool = False
     ) -> list[Yielding] | None:
-        """Return the tenants that shall yield to `to`; None if the bytes that it needs cannot be
-        had yet.
+        """Return the tenants that shall yield to `to`: an empty list if the bytes that it needs are
+        free or coming, None if they cannot be had yet.
 
         `claimed`: bytes that others need before it. `gently`: only idle tenants yield, and only to
         sleep.
@@ -103,7 +106,8 @@ class DeviceRoom:
         return stop + [Yielding(m, goal) for m in chosen]
 
     def longest_idle(self, now: float) -> list[RosterMember]:
-        """Return the sleeping tenants that may stop, in the order in which they do.
+        """Return the sleeping tenants that may stop, in the order in which they do: low priorities
+        first, then the longest idle.
 
         Tenants that want to wake come last.
         """
@@ -111,14 +115,18 @@ class DeviceRoom:
             m
             for m in self._members.values()
             if m.state is LifeState.SLEEPING
-            and not m.spec.pinned
+            and not m.stays
             and now >= m.settled_at(DrainGoal.STOP, self._rules)
         ]
         return sorted(_ordered(may, "lru"), key=lambda m: m.queued is not None)
 
     def _stopped(self, to: RosterMember, short: int, now: float) -> tuple[list[RosterMember], int]:
-        """Return the sleeping tenants that stop because sleeps alone are not enough, and the bytes
-        missing even so."""
+        """Return the sleeping tenants that stop, and the bytes that are missing even so.
+
+        They stop if sleeps of all other tenants would not bring enough. Tenants that have `rested`
+        stop already if sleeps of idle tenants would not, before tenants with running requests
+        drain.
+        """
         left = short - sum(m.yields for m in self._others(to) if m.gives_way)
         idle = self._asked(to, DrainGoal.SLEEP, now, busy=False)
         beside_busy = short - sum(m.yields for m in idle)
@@ -140,13 +148,13 @@ class DeviceRoom:
             m
             for m in self._others(to)
             if m.state is LifeState.READY
-            and not m.spec.pinned
+            and not m.stays
             and (busy or not m.running)
             and now >= m.settled_at(goal, self._rules)
         ]
         idle = _ordered((m for m in may if not m.running), self._rules.victims)
         running = [m for m in may if m.running]
-        # In turns: any rule that looks at the newest work would find the busiest.
+        # They all had work just now: the one that was awake longest is first, so they take turns.
         return idle + sorted(running, key=lambda m: (m.spec.priority, m.ready_at, m.name))
 
     def _others(self, one: RosterMember) -> Iterable[RosterMember]:

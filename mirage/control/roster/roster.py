@@ -8,12 +8,12 @@ does not need.
 
 *No swapping without end.* No tenant yields to others before it was awake for `RosterRules.worth`
 times as long as its way out and back takes. So however requests come, a tenant's place is empty for
-swapping at most half of the time (with 1), and no tenant waits longer than
-`outlook.longest_wait_s`.
+swapping at most half of the time (if `worth` is 1), and no tenant waits longer than a bound, which
+`longest_wait_s` of `tests/pure/roster_world.py` derives and its tests check.
 
 *Requests.* A request for a tenant that is ready is passed on. Any other request waits, or is
 refused with the predicted time, and its tenant comes all the same. A request that has waited
-`wait_s` is refused, and at once if its tenant is given up for longer than that. A tenant with
+`wait_s` is refused, and immediately if its tenant is given up for longer than that. A tenant with
 running requests drains first. Requests that have not ended in `drain_s` wait until it is awake
 again, or end with its process. If another process passes requests on, which learns of states a
 moment later, a tenant is told nothing before that process has `confirmed` its drain. An engine that
@@ -25,19 +25,17 @@ The caller sends the orders of `decide`, and reports their outcome to the roster
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import count
 from math import inf
 
 from mirage.control.roster.member import DrainGoal, RosterMember
 from mirage.control.roster.needs import StateBytes, SwitchTimes, check_served
 from mirage.control.roster.orders import Admission, RosterOrder, RosterVerb
-from mirage.control.roster.outlook import longest_wait_s, predicted_s
+from mirage.control.roster.outlook import predicted_s
 from mirage.control.roster.room import DeviceRoom, Yielding
 from mirage.control.roster.rules import RosterRules
 from mirage.control.roster.specs import TenantSpec
 from mirage.control.roster.states import (
-    BROKEN,
     COMING,
     GONE,
     Life,
@@ -80,7 +78,8 @@ class Roster:
     def applied(self, spec: TenantSpec, own: StateBytes, times: SwitchTimes, now: float) -> None:
         """Declare a tenant, or declare it anew: other bytes count from its next start on.
 
-        Raise `NeverServedError` if it can never be served; then nothing has changed.
+        Raise `NeverServedError` if it can never be served beside the pinned tenants, or is pinned
+        and another could never be served beside it; then nothing has changed.
         """
         self._check_served(spec, own)
         self.declares(spec, own, times, now)
@@ -107,7 +106,8 @@ class Roster:
                 self._join_line(member, now)
 
     def mended(self, name: str) -> None:
-        """Let a tenant that broke start at once: the cause may be gone."""
+        """Let a tenant that broke start without waiting for its retry time, if anything starts it:
+        the cause may be gone."""
         self.quiet_until = -inf
         self.members[name].retry_at = -inf
 
@@ -126,7 +126,8 @@ class Roster:
     def adopted(self, name: str, life: Life, now: float) -> None:
         """Enter the state that a tenant which was just `applied` is in already.
 
-        Raise `AssertionError` if the device has no room for it, and `NoSuchMemberError`.
+        Raise `AssertionError` if the device has no room for it, and `NoSuchMemberError` if the
+        tenant is not on the roster.
         """
         member = self.members.get(name)
         if member is None:
@@ -153,10 +154,11 @@ class Roster:
     # -- requests -----------------------------------------------------------------------
 
     def asked(self, name: str, now: float, *, device_s: float = 0.0) -> Admission:
-        """Answer a request for a tenant. Raise `NoSuchMemberError` if there is none.
+        """Answer a request for a tenant. Raise `NoSuchMemberError` if it is not on the roster or is
+        being removed.
 
-        `device_s`: seconds until a device that has failed is looked at again, in which no request
-        waits; 0 if it works.
+        `device_s`: seconds until a device that has failed is looked at again; the request is
+        refused then. 0 if the device works.
         """
         member = self.members.get(name)
         if member is None or member.removed:
@@ -176,8 +178,8 @@ class Roster:
         return Admission(waits=True)
 
     def device_failed(self, now: float, device_s: float, why: str) -> list[RosterOrder]:
-        """Return the refusals of all waiting requests: the device has failed, and no tenant starts
-        for `device_s` seconds."""
+        """Take all waiting requests off the roster, and return the orders to refuse them: the
+        device has failed, and no tenant starts for `device_s` seconds."""
         self.quiet_until = -inf
         return [
             self._refusal(m, len(m.waiting), self.predicted_s(m.name, now) + device_s, why)
@@ -201,8 +203,8 @@ class Roster:
             self.ended(name, now)
 
     def confirmed(self, name: str) -> None:
-        """Note that no more requests are passed on to a draining tenant, and that all earlier ones
-        are counted."""
+        """Note that all routers know that a tenant drains: they pass no more requests on to it, and
+        have told of all that they passed on, so that it may yield when these have ended."""
         if (member := self.members.get(name)) is not None:
             self.quiet_until = -inf
             member.unconfirmed = False
@@ -219,28 +221,26 @@ class Roster:
             member.running -= 1
         else:
             member.inside -= 1
-            self._unless_asked_for(member)
+            member.leave_unless_asked_for()
 
     def left(self, name: str, place: int = -1) -> None:
-        """Remove a waiting request whose client has gone; `place` counts from the oldest."""
+        """Remove a waiting request whose client has gone; `place` counts from the oldest, 0; -1 is
+        the newest."""
         member = self.members.get(name)
         self.quiet_until = -inf
         if member is not None and member.waiting:
             del member.waiting[place]
-            self._unless_asked_for(member)
-
-    def _unless_asked_for(self, member: RosterMember) -> None:
-        """Take a tenant out of the line if no request waits for it."""
-        if not member.is_asked_for and not member.promised:
-            member.leave_line()
+            member.leave_unless_asked_for()
 
     # -- engines and operators ----------------------------------------------------------
 
     def heard(self, name: str, event: LifeEvent, now: float, retry_s: float = 0.0) -> None:
-        """Note the outcome of an order, or an engine's end.
+        """Note the outcome of an order to tenant `name`, or its engine's end.
 
-        An engine that crashed or is given up may start again in `retry_s` seconds. Raise
-        `UnexpectedEventError` for an event that the state does not allow, and `NoSuchMemberError`.
+        A tenant whose engine crashed, or that the server gives up, may start no sooner than
+        `retry_s` seconds after `now`. Raise `UnexpectedEventError` for an order instead of an
+        outcome and for an event that the tenant's state does not allow, and `NoSuchMemberError` for
+        an unknown name.
         """
         member = self.members.get(name)
         if member is None:
@@ -265,7 +265,7 @@ class Roster:
 
     def wished(self, name: str, wish: LifeState, now: float, drain_s: float | None = None) -> None:
         """Note that an operator wants the tenant ready, sleeping or stopped, once. Raise
-        `NoSuchMemberError`.
+        `NoSuchMemberError` if it is not on the roster or is being removed.
 
         A tenant that broke may start without waiting for its retry time. Running requests have
         `drain_s` seconds to end before it sleeps or stops; None for the time of the rules.
@@ -293,13 +293,13 @@ class Roster:
         """Restart a tenant for its operator: it stops, then joins the line to start again.
 
         Its running requests have `drain_s` seconds to end, or the rules' time if None. Raise
-        `NoSuchMemberError`.
+        `NoSuchMemberError` as `wished` does.
         """
         self.wished(name, LifeState.STOPPED, now, drain_s)
         self.mended(name)
         member = self.members[name]
         member.promised = True
-        if member.state not in (LifeState.READY, *COMING):  # those once they have drained
+        if member.state not in (LifeState.READY, *COMING):  # these join once they have drained
             self._join_line(member, now)
 
     def _broke(self, member: RosterMember, served: bool, retry_at: float) -> None:
@@ -307,7 +307,7 @@ class Roster:
         the others.
 
         From `retry_at` (seconds) on it comes again, if it `served` before, requests wait for it, or
-        it was promised to a client. A promise holds until the tenant is given up.
+        it was `promised`. It stays promised until the tenant is given up.
         """
         promised = member.promised
         wanted = member.is_asked_for or promised or member.again
@@ -327,7 +327,8 @@ class Roster:
     # -- decisions ----------------------------------------------------------------------
 
     def decide(self, now: float) -> list[RosterOrder]:
-        """Return the orders to carry out now. A second call without an event returns none."""
+        """Return the orders to carry out now. The next ones come after an event, or at
+        `next_deadline`; until then a call returns an empty list."""
         orders: list[RosterOrder] = []
         if now < self.quiet_until:
             return orders
@@ -359,10 +360,6 @@ class Roster:
         one, every = self.members[name], self.members.values()
         return predicted_s(one, self.line, every, self.room.free, self.rules, now)
 
-    def longest_wait_s(self) -> float:
-        """Return an upper bound, in seconds, of the wait of any tenant in the line."""
-        return longest_wait_s(self.members.values(), self.rules)
-
     def next_deadline(self, now: float) -> float | None:
         """Return the time in seconds at which `decide` may have more to say without another event;
         None for never."""
@@ -371,7 +368,7 @@ class Roster:
         return None if deadline == inf else deadline
 
     def _deadline(self, now: float) -> float | None:
-        times = (t for m in self.members.values() for t in self._times(m))
+        times = (t for m in self.members.values() for t in m.turning_points(self.rules))
         return min((t for t in times if now < t < inf), default=None)
 
     def check(self) -> None:
@@ -387,8 +384,9 @@ class Roster:
     # -- refusing -----------------------------------------------------------------------
 
     def _refuse(self, now: float) -> list[RosterOrder]:
-        """Return refusals of requests that have waited as long as they may, or certainly will; of a
-        removed tenant, all."""
+        """Return the orders to refuse requests: those that have waited for their limit of time, or
+        certainly will have before their tenant may start, and all that wait for a removed
+        tenant."""
         orders = []
         for m in self.members.values():
             ends = (came + m.spec.wait_s for came in m.waiting)
@@ -401,8 +399,9 @@ class Roster:
 
     @staticmethod
     def _refusal(m: RosterMember, count: int, retry_s: float, why: str = "") -> RosterOrder:
-        """Return the refusal of the `count` oldest requests, whose clients are told `retry_s` and
-        the reason `why`; the tenant comes all the same, unless it is removed."""
+        """Take the `count` oldest requests off the tenant, and return the order to refuse them.
+        Their clients are told `retry_s`, in seconds, and the reason `why`; the tenant comes all the
+        same, unless it is removed."""
         for _ in range(count):
             m.waiting.popleft()
         m.promised = not m.removed
@@ -421,28 +420,12 @@ class Roster:
         limits; None if neither."""
         if m.removed and m.queued is not None:
             m.leave_line()
-        if m.wish is not None and (goal := self._wished(m)) is not None:
+        if m.wish is not None and (goal := m.wished_goal()) is not None:
             return goal
         if now < m.yields_at:
             return None
         sleeps = m.state is LifeState.READY and self.rules.sleeps
         return DrainGoal.SLEEP if sleeps else DrainGoal.STOP
-
-    def _wished(self, m: RosterMember) -> DrainGoal | None:
-        """Return the goal that the operator's wish asks for now, else None; a fulfilled wish is
-        dropped."""
-        wish = m.wish
-        if m.state in BROKEN and not (m.is_asked_for or m.promised):
-            m.happens(LifeEvent.ENDED, m.since)
-            m.leave_line()
-        if m.state in GONE or (m.state is LifeState.SLEEPING and wish is DrainGoal.SLEEP):
-            m.wish = None
-            return None
-        if m.state is LifeState.DRAINING:
-            if wish is DrainGoal.STOP and not m.told:
-                m.goal = wish
-            return None
-        return wish if wish is DrainGoal.STOP or m.state is LifeState.READY else None
 
     def _drain(self, yielding: Yielding, now: float) -> list[RosterOrder]:
         member, goal = yielding
@@ -480,14 +463,8 @@ class Roster:
         for member in self.members.values():
             if member.again and now >= member.retry_at:
                 self._join_line(member, now)
-            elif self._is_missed_by_nobody(member) and now >= member.retry_at:
+            elif member.is_missed_by_nobody and now >= member.retry_at:
                 member.happens(LifeEvent.ENDED, now)
-
-    def _is_missed_by_nobody(self, m: RosterMember) -> bool:
-        """True if a tenant's process ended by itself and neither requests nor an eager start want
-        it."""
-        wanted = m.again or m.eager or m.is_asked_for or m.queued is not None
-        return m.state is LifeState.DOWN and not wanted
 
     def _serve(self, now: float) -> list[RosterOrder]:
         """Return orders that give free bytes to the line; if it is empty, start tenants ahead of
@@ -550,8 +527,8 @@ class Roster:
         return self.rules.asleep_part * self.device_bytes
 
     def _stop_crowd(self, now: float) -> list[RosterOrder]:
-        """Return orders that stop sleeping tenants beyond their part of the device, the longest
-        idle first."""
+        """Return orders that stop sleeping tenants beyond their part of the device: low priorities
+        first, then the longest idle. Tenants that want to wake stay."""
         crowd = [m for m in self.room.longest_idle(now) if m.queued is None]
         orders: list[RosterOrder] = []
         for member in crowd:
@@ -559,23 +536,3 @@ class Roster:
                 break
             orders += self._drain(Yielding(member, DrainGoal.STOP), now)
         return orders
-
-    # -- times --------------------------------------------------------------------------
-
-    def _times(self, m: RosterMember) -> Iterable[float]:
-        """Return the times at which a decision about a tenant may change."""
-        if m.waiting:
-            yield m.waiting[0] + m.spec.wait_s
-        if m.queued is not None:
-            yield m.queued_at + self.rules.patience_s
-        if m.again or m.eager or m.state is LifeState.DOWN:
-            yield m.retry_at
-        if m.state is LifeState.DRAINING:
-            yield m.until
-        if m.state is LifeState.SLEEPING:
-            yield m.since + m.spec.stop_after_s
-            yield m.rested_at(self.rules)
-        if m.state is LifeState.READY and not m.running:
-            yield m.last_busy + m.spec.keep_alive_s
-        if m.state in (LifeState.READY, LifeState.SLEEPING):
-            yield from (m.settled_at(goal, self.rules) for goal in DrainGoal)

@@ -9,7 +9,8 @@ from typing import Literal
 from scheduler.tenants import Tenant
 
 AUTO = None
-"""Value of `share` that stands for the smallest share with all layers in place."""
+"""Value of `share` that stands for the smallest share that holds all layers and the KV cache of the
+longest request."""
 WHOLE = 100.0
 """Per cent of a device: all of it."""
 
@@ -30,7 +31,8 @@ class TenantSpec:
     """Eager: its process starts before any request, and idle tenants may be put to sleep for
     that."""
     keep_alive_s: float = inf
-    """Seconds without a request after which the tenant sleeps."""
+    """Seconds without a request after which the tenant sleeps, or its process ends if
+    `RosterRules.sleeps` is False."""
     stop_after_s: float = inf
     """Seconds asleep after which its process ends."""
     keep_weights: Literal["host", "none"] = "host"
@@ -40,7 +42,7 @@ class TenantSpec:
     queued: int = 128
     """Number of requests that may wait while the tenant comes."""
     wait_s: float = 60.0
-    """Seconds for which each of them may wait."""
+    """Seconds for which each request may wait while the tenant comes."""
 
     @property
     def entitled(self) -> Tenant:

@@ -1,7 +1,8 @@
 """States of one tenant, and the only transitions between them. Pure: a table.
 
 Two facts describe a tenant: the state of its process (`LifeState`), and the place of its weights
-(`WeightsPlace`). Half of the events are orders that were sent; the others are their outcomes.
+(`WeightsPlace`). Three of the events are orders that were sent. The others are reported: an order
+was carried out, or the process ended by itself.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ class LifeState(StrEnum):
     """State of a tenant's process."""
 
     STARTING = "starting"
-    """The process starts; its weights are loaded to the device."""
+    """The process starts; its weights are loaded to the device, unless it starts hollow."""
     READY = "ready"
     SLEEPING = "sleeping"
     """The process lives, and holds on the device only the memory that it cannot give."""
@@ -79,7 +80,7 @@ TRANSITIONS: Mapping[LifeState, Mapping[LifeEvent, LifeState]] = {
         _E.SLEPT: _S.SLEEPING,
         _E.ENDED: _S.STOPPED,
         _E.CRASHED: _S.DOWN,
-        # Said before the engine heard of the drain.
+        # The engine reported this before it heard of the drain.
         _E.STARTED: _S.DRAINING,
         _E.WOKE: _S.DRAINING,
     },

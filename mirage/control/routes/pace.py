@@ -8,7 +8,7 @@ from __future__ import annotations
 
 HALF_S = 30.0
 LEAST = 8
-"""Number of requests answered well before a rate is known."""
+"""Number of requests answered well (see `ReplicaPace.ends`) before a rate is known."""
 
 
 class ReplicaPace:
@@ -19,12 +19,13 @@ class ReplicaPace:
         self._running = self._answered = 0
 
     def begins(self, now: float) -> None:
-        """Note that a request is sent to the replica."""
+        """Note that a request is sent to the replica: one more is in flight."""
         self._look(now)
         self._running += 1
 
     def ends(self, now: float, *, well: bool) -> None:
-        """Note that the replica has answered a request, `well` or not, or broke it off."""
+        """Note that the replica has answered a request, or broke it off; `well` is True for a whole
+        answer with a status below 500."""
         self._look(now)
         self._running -= 1
         self._ended += well

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from mirage.control.roster.states import COMING, LifeState
 
 WAKEABLE = COMING | {LifeState.SLEEPING, LifeState.STOPPED, LifeState.DOWN}
-"""States in which a replica is coming, or can be ordered to come."""
+"""States in which a replica starts or wakes, or can be ordered to."""
 
 
 class RouteTarget(NamedTuple):
@@ -17,7 +17,7 @@ class RouteTarget(NamedTuple):
     tenant: str
     device: str
     socket: str
-    """Path at which its server listens."""
+    """Path of the Unix socket on which the engine's API server listens."""
     state: LifeState = LifeState.READY
 
 
@@ -32,7 +32,7 @@ class Replica(NamedTuple):
     comes_s: float = 0.0
     """Seconds until the replica is ready, from its present state."""
     yields: int = 0
-    """Bytes that others on its device have to give for it to come."""
+    """Bytes that other tenants of its device have to give before it can start or wake."""
     open: bool = True
     """False once its route is closed: running requests end, and no new ones are sent."""
 

@@ -28,8 +28,8 @@ class RouteAsk(NamedTuple):
     """A request that is to be sent."""
 
     tenant: str
-    fingerprint: str
-    """Fingerprint of the request's body; equal bodies have equal ones."""
+    body_digest: str
+    """Digest of the request's body; equal bodies have equal ones."""
     affinity: str = ""
     """Key of the request's session or prefix; empty if it has neither."""
     tried: frozenset[str] = frozenset()
@@ -51,12 +51,12 @@ class RouteChoice(NamedTuple):
     wait_s: float
     """Expected wait in seconds; after a refusal, seconds until the client may ask again."""
     wakes: bool = False
-    """True if the replica has to be ordered to come; the request waits meanwhile."""
+    """True if the replica has to be woken or started; the request waits meanwhile."""
     refused: RouteRefused | None = None
 
 
 class RequestFate(StrEnum):
-    """Outcome of a request that a replica did not answer."""
+    """Outcome of a request that a replica did not serve."""
 
     UNREAD = "unread"
     """The connection was refused, or closed before the replica had read the request."""
@@ -69,8 +69,8 @@ class RequestFate(StrEnum):
 
 
 def affinity_key(session: str, prefix: str) -> str:
-    """Return the key of a session, or else of a prefix, empty without either; a session's and a
-    prefix's key are never equal."""
+    """Return the key of a session, or else of a prefix, empty if there is neither; a session's and
+    a prefix's key are never equal."""
     return f"session {session}" if session else f"prefix {prefix}" if prefix else ""
 
 
@@ -82,9 +82,10 @@ class Routes:
         self.quarantine = ReplicaQuarantine()
 
     def choose(self, ask: RouteAsk, replicas: Sequence[Replica], now: float) -> RouteChoice:
-        """Return the replica of its tenant for a request. Equal arguments and an equal quarantine
-        give equal results."""
-        if (hold := self.quarantine.holds(ask.tenant, ask.fingerprint, now)) is not None:
+        """Return the replica that a request goes to, or the refusal. Equal arguments and an equal
+        quarantine give equal results.
+        """
+        if (hold := self.quarantine.holds(ask.tenant, ask.body_digest, now)) is not None:
             why = RouteRefused.CULPRIT if hold.known else RouteRefused.SUSPECT
             return RouteChoice(None, hold.wait_s, refused=why)
         able = (r for r in replicas if r.open and r.device not in ask.tried)
@@ -100,13 +101,14 @@ class Routes:
     def _among(self, ask: RouteAsk, ready: list[Replica], now: float) -> RouteChoice:
         """Return the choice among replicas that are ready.
 
-        A suspect goes to the replica with the fewest requests that would end with it; a request
-        with a session or prefix goes where that was before; any other request goes where the
-        expected wait is shortest.
+        A suspect (a request whose body may have ended an engine) goes to the replica with the
+        fewest requests, which would end with it. A request with a session or prefix goes to the
+        first replica in the ranking of its key (`rendezvous.py`) that is not too busy. Any other
+        request goes where the expected wait is shortest.
         """
         rates = known_rates(ready)
         waits = {r.device: r.in_flight / rates[r.device] for r in ready}
-        if self.quarantine.suspects(ask.tenant, ask.fingerprint, now):
+        if self.quarantine.suspects(ask.tenant, ask.body_digest, now):
             chosen = min(ready, key=lambda r: (r.in_flight, waits[r.device], r.device))
         elif ask.affinity:
             loads = {r.device: r.in_flight for r in ready}
@@ -124,12 +126,12 @@ class Routes:
         """
         if begun or fate is RequestFate.BROKE_OFF or len(ask.tried) > self.rules.retries:
             return False
-        return not self.quarantine.suspects(ask.tenant, ask.fingerprint, now)
+        return not self.quarantine.suspects(ask.tenant, ask.body_digest, now)
 
 
 def _woken(coming: list[Replica]) -> RouteChoice:
-    """Return the replica that is ready first; of equal ones, one that is coming, then the one that
-    needs the fewest bytes of others."""
+    """Return the choice of the replica that is ready first; of equal ones, one that starts or wakes
+    already, then the one that needs the fewest bytes of others."""
     rates = known_rates(coming)
 
     def cost(replica: Replica) -> tuple[float, bool, int, float, str]:

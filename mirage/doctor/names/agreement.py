@@ -8,8 +8,8 @@ from mirage.doctor.names.signature import why_no_replacement, why_not_called, wi
 from mirage.doctor.names.uses import Either, NameUse, Need
 
 Said = Callable[[str], str | None]
-"""Function that returns a vLLM's entry for a name, in the form of `Tree`; None if it has no such
-name.
+"""Function that returns the entry of a name in one version of vLLM, its parameters or its kind as
+`Tree` has them; None if that version has no such name.
 """
 
 

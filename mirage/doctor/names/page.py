@@ -20,10 +20,12 @@ Made by `python -m mirage.doctor.names.page docs/vllm-hooks.md` from our sources
 `mirage/vllm_hooks` and from its table of each version of vLLM that was tried: {versions}. A test
 keeps it equal to what they say.
 
-To port to a new vLLM, `make names` writes a table of that vLLM's names, and then
-`tests/pure/test_vllm_names.py` says which of our uses do not fit; the last section below says what
-has moved since the version before. What has another place there, or takes something else, goes to
-`mirage/engine/moved.py`. `mirage doctor` holds the same against the vLLM that is installed.
+To port to a new vLLM, run `make names`. It writes a table of the names that we use, with their
+parameters, for the vLLM that is installed and for the newest one, which it downloads (320 MB), and
+then this page. `tests/pure/test_vllm_names.py` says which of our uses do not fit; the last section
+below lists the differences between the versions. A function that has moved, or whose arguments have
+changed, gets a wrapper in `mirage/engine/moved.py`. `mirage doctor` makes the same check on the
+vLLM that is installed.
 """
 GIVEN = "What vLLM is given by name"
 CLASSES = "Our classes over vLLM's"

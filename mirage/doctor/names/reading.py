@@ -166,11 +166,13 @@ class _File(ast.NodeVisitor):
             self.names |= {node.target.id: names} if (names := self._theirs(node.value)) else {}
         self.generic_visit(node)
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+    def visit_FunctionDef(self, node: Function) -> None:
         """Visit a function. Names that it imports are valid only inside it."""
         names = dict(self.names)
         self.generic_visit(node)
         self.names = names
+
+    visit_AsyncFunctionDef = visit_FunctionDef
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         outer, self.inside = self.inside, Class([b for e in node.bases for b in self._base(e)])

@@ -21,7 +21,7 @@ SELF = re.compile(r"^self(, |$)")
 
 @dataclass(frozen=True)
 class CallArguments:
-    """Arguments of a call."""
+    """Arguments of one call: those by position, and those by name."""
 
     positional: tuple[str, ...]
     """Parameter names of the positional arguments; empty strings for unknown names."""
@@ -126,7 +126,7 @@ def why_not_called(parameters: str, call: CallArguments) -> str | None:
 
 def why_no_replacement(theirs: str, ours: str) -> str | None:
     """Reason why a function with parameters `ours` cannot replace one with `theirs`; None if it
-    accepts every call that the other accepts.
+    accepts the shortest and the longest calls that the replaced function accepts.
     """
     taken = signature(ours)
     for positional, named in _calls(signature(theirs)):

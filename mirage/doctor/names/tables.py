@@ -20,7 +20,7 @@ ENGINE = ("mirage/engine", "mirage/serve")
 OWN = ("mirage", "vmm", "scheduler")
 
 OTHERS = frozenset({"get_dtype"})
-"""Attributes of objects of other libraries, which are not searched in vLLM: of safetensors."""
+"""Attributes of another library's objects (safetensors), which are not looked for in vLLM."""
 
 
 @dataclass(frozen=True)

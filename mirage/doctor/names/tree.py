@@ -1,6 +1,6 @@
 """Names in a tree of Python sources, found by syntax: nothing is imported.
 
-A name is `package.module:Class.attribute`, or shorter. Its entry is the one of a table: the
+A name is `package.module:Class.attribute`, or shorter. Its entry is what a table has for it: the
 parameters of a function, or `MODULE`, `CLASS` or `VALUE`. The parameters of a method that is named
 by its class include `self`.
 """
@@ -146,8 +146,8 @@ class Tree:
         return VALUE
 
     def _of_object(self, module: Module, node: ast.AST, name: str) -> str | None:
-        """Entry of an attribute of a variable, by the class that it is annotated with or made from;
-        `VALUE` if that is unknown.
+        """Entry of attribute `name` of the variable that `node` defines, looked up in the class
+        with which the variable is annotated or from which it is made; `VALUE` if that is unknown.
         """
         kind = getattr(node, "annotation", None) or getattr(node, "value", None)
         kind = kind.func if isinstance(kind, ast.Call) else kind

@@ -24,8 +24,9 @@ def of(owner: str, attribute: str) -> str:
 
 @dataclass(frozen=True)
 class NameUse:
-    """One use of a name of vLLM's in our code, and what of ours must fit vLLM's definition: the
-    arguments of a call, or the parameters of a function that overrides or replaces it."""
+    """One use of a name of vLLM's in our code, and the part of our code that must fit vLLM's
+    definition: the arguments of a call, or the parameters of a function that overrides or replaces
+    the name."""
 
     name: str
     where: str
@@ -53,7 +54,8 @@ Need = NameUse | Either
 
 @dataclass
 class Class:
-    """One of our classes, with its relations to its base classes."""
+    """One of our classes: its base classes, the names that it defines, and its uses of names that a
+    base class may define."""
 
     bases: list[str] = field(default_factory=list)
     methods: list[NameUse] = field(default_factory=list)
@@ -106,7 +108,8 @@ class FoundUses:
                     yield replace(use, name=of(base, use.name), ours=ours)
 
     def line(self, name: str) -> list[str]:
-        """A class and the base classes of ours, in the order of derivation."""
+        """A class of ours, then its direct and indirect base classes that are ours too, depth
+        first."""
         ours = [base for base in self.classes[name].bases if base in self.classes]
         return [name, *dict.fromkeys(each for base in ours for each in self.line(base))]
 

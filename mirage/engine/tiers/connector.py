@@ -65,13 +65,14 @@ class LazyScheduler(OffloadingConnectorScheduler):
 
 
 class TierConnector(OffloadingConnector):
-    """Connector; vLLM makes one object for each role, both in the engine's process."""
+    """vLLM's connector, by which an engine loads KV blocks from its pool. vLLM makes one object for
+    each role, scheduler and worker, both in the engine's process."""
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         self.tiers = tiers_of_engine()
         self.loads: LoadJobs | None = None
-        """Load jobs; only the worker side has them."""
+        """Load jobs of the worker; None in the scheduler's object."""
         if role == KVConnectorRole.SCHEDULER:
             scheduler: Any = self.connector_scheduler
             scheduler.__class__ = LazyScheduler
@@ -93,8 +94,10 @@ class TierConnector(OffloadingConnector):
         self._seek(request)
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> Answer:
-        """Return the tokens to load, as vLLM does. A request that was preempted asks anew, its own
-        tokens included."""
+        """Return the number of tokens to load, as vLLM does. For a limited time a request waits
+        (`ASK_AGAIN`) for blocks that are being stored, or that other requests load; then it
+        computes them. A request that was preempted asks the pool anew, also for tokens of its
+        answer."""
         manager, name = self.tiers.manager, request.request_id
         if manager.put_off(name, self._keys(request, num_computed_tokens)):
             return ASK_AGAIN
@@ -113,7 +116,8 @@ class TierConnector(OffloadingConnector):
         self.tiers.manager.admitted(request.request_id, num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: Any) -> Any:
-        """Store blocks that the next schedule() may evict, at the end of vLLM's present one."""
+        """Store blocks that vLLM's present schedule() has evicted or that the next may evict, and
+        ask the pool to bring blocks up. vLLM calls it at the end of schedule()."""
         meta = super().build_connector_meta(scheduler_output)
         stores = self.tiers.stores
         if stores is not None:
@@ -170,14 +174,15 @@ class TierConnector(OffloadingConnector):
         """Do nothing: steps save nothing."""
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
-        """Return the requests whose loads have ended; those that failed have to compute."""
+        """Return the requests whose loads have ended. Those whose loads failed have to compute
+        their blocks."""
         ended, failed = self._loads.ended()
         return KVConnectorTransferResults(
             finished_sending=set(), finished_recving=ended, failed_recving=failed
         )
 
     def build_connector_worker_meta(self) -> Any:
-        """Return the message to the scheduler side about ended jobs; None without any."""
+        """Return the message to the scheduler side about ended jobs; None if no job has ended."""
         return None if self.loads is None else self.loads.said()
 
     @property

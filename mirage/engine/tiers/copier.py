@@ -98,7 +98,8 @@ class Copier:
                 begun.add(job.up)
 
     def before_steps(self, job: CopyJob) -> None:
-        """Issue all copies of a job now; steps and loads that begin later wait for them."""
+        """Issue all copies of a job now; later steps, and later copies in the other direction, wait
+        for them. If a copy is refused, the job has failed."""
         while job.issued < len(job.blocks) and not job.failed:
             self._issue(job)
         if job.failed or not job.done:
@@ -113,7 +114,8 @@ class Copier:
 
     def finished(self, *, up: bool) -> list[CopyJob]:
         """Return the jobs of one direction (`up`: to the device, else to the tier below) that have
-        ended since the last call."""
+        ended since the last call, failed ones included. The places that they used are released.
+        """
         ended = [job for job in self._jobs if job.up == up and self._ended(job)]
         for job in ended:
             self._jobs.remove(job)
@@ -208,8 +210,10 @@ class Copier:
             return True
 
     def _fail(self, job: CopyJob, error: Exception) -> None:
-        """Mark a job as failed and close its streams: copies in progress must end before blocks are
-        free."""
+        """Mark a job as failed, and close all streams of its direction. To close a stream waits for
+        its copies in progress, so that no copy touches blocks that are freed afterwards. Later jobs
+        get new streams.
+        """
         logger.warning("copying %d KV blocks failed: %s", len(job.blocks), error)
         job.failed = True
         for up, medium in [pair for pair in self._streams if pair[0] == job.up]:

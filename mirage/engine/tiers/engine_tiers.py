@@ -24,9 +24,11 @@ from mirage.tiers.prefetch import fitting
 from vmm.driver import Stream
 
 DEMOTE_S = 0.1
-"""Seconds of the link that the content of retiring extents may take while requests run."""
+"""Seconds of the link that the content of retiring extents may take at a time while requests wait
+for the next step."""
 ASLEEP_S = 2.0
-"""Seconds of the link that the content of retiring extents may take while no request runs."""
+"""Seconds of the link that the content of retiring extents may take at a time while no step is
+about to run."""
 
 
 class EngineTiers:
@@ -88,9 +90,9 @@ class EngineTiers:
         return self._memory.driver.stream_at(self.pool.bytes_per_s(medium))
 
     def watch(self, blocks: ElasticBlocks, queues: EngineQueues, window: int) -> None:
-        """Store content that leaves these blocks, and load content that these requests lack.
-        `window` is the number of blocks at the head of the free queue that are stored ahead, as
-        they may be taken soon."""
+        """From now on store the content that `blocks` are about to lose, and bring up content for
+        the requests in `queues`. `window` is the number of blocks at the head of the free queue
+        that are stored ahead, as they may be taken soon."""
         self._watched = blocks, queues
         self.stores = Stores(
             blocks,
@@ -104,7 +106,8 @@ class EngineTiers:
         )
 
     def spare_bytes(self) -> float:
-        """Return the bytes of the link that KV blocks may take in this step."""
+        """Return the bytes of the link that KV blocks may take in this step; infinite if no layer
+        streams, or while T_T or T_c is unknown."""
         memory = self._memory
         streamed = memory.layers_remapped + memory.stream_slots if memory.streaming else 0
         return spare_bytes(
@@ -130,8 +133,8 @@ class EngineTiers:
 
     def demote(self, extents: list[int], *, asleep: bool) -> None:
         """Copy the content of extents to the pool before they retire, as much as the link carries
-        in `DEMOTE_S` seconds. In an engine that is `asleep` as much as in `ASLEEP_S` seconds, and
-        wait for the copies."""
+        in `DEMOTE_S` seconds. If no step is about to run (`asleep`), as much as in `ASLEEP_S`
+        seconds, and wait for the copies."""
         if self.stores is None:
             return
         most = bytes_in(
@@ -146,7 +149,8 @@ class EngineTiers:
     def leave_if_lost(self) -> None:
         """Give back the memory of a lost pool, because another server makes another one.
 
-        Copies in progress end before, and are valid: what was pinned stays as it is.
+        While copies are in progress it does nothing, and a later call gives the memory back; these
+        copies are valid, because what was pinned stays as it is.
         """
         busy = self._copier is not None and self._copier.busy
         if not self.left and not busy and self.pool.lost:

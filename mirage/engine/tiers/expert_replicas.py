@@ -1,8 +1,9 @@
 """Copies of cold experts on peers: one thread makes, holds and drops them, the engine's thread
 reads them.
 
-The thread never delays a step. A copy is held by a request to the pool, like a KV block; it is
-dropped after the pool has recalled it and nothing reads it any more.
+The thread never delays a step. To the pool a copy is like a KV block that a request holds, with a
+request's name for each expert. A copy that the pool recalls, or that makes way for another one, is
+dropped once nothing reads it any more.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from mirage.engine.settings import EngineSettings
 from mirage.engine.tiers.pool_memory import PoolMemory, borrowing
+from mirage.engine_settings import EngineSettings
 from mirage.streaming.expert_layout import ExpertLayout
 from mirage.streaming.experts import ExpertStreamer
 from mirage.streaming.replicas import ReplicaWish, gives_way, missing
@@ -37,7 +38,8 @@ WITHOUT = "experts are loaded from host memory"
 def keep_on_peers(
     giver: ExpertStreamer, settings: EngineSettings, weights: bytes
 ) -> ExpertReplicas | None:
-    """Let cold experts have copies on the pool's peers; None if the settings do not want that.
+    """Let cold experts have copies on the pool's peers, and return the object that keeps them; None
+    if the settings forbid that or name no pool.
 
     `weights` is the engine's fingerprint: engines with the same fingerprint share copies.
     """
@@ -138,7 +140,8 @@ class ExpertReplicas:
             self._pool.close()
 
     def _follow(self) -> bool:
-        """Make one step towards the wished copies; False if there is none to make now."""
+        """Make one step towards the wished copies; False if there is none to make now. Without
+        wishes it drops all copies and sleeps until there are some."""
         wished = self._wishes
         if not wished:
             self._rest()
@@ -156,7 +159,8 @@ class ExpertReplicas:
         return True
 
     def _made_room(self, wished: Sequence[ReplicaWish], wanted: ReplicaWish) -> bool:
-        """Drop a less wanted copy; False if there is none."""
+        """Drop a less wanted copy; False if there is none, and then peers are asked again only
+        after `RETRY_S` seconds."""
         weaker = gives_way(wished, self._held, wanted)
         if weaker is None:
             self._retry_at = time.monotonic() + RETRY_S

@@ -13,6 +13,8 @@
      |                v                   v
      +----STARTED--- DONE              COMPUTE
 
+The *pool* is the memory for KV blocks below the device, `mirage.tiers`.
+
 From DONE it can be SOUGHT again, if the request lost its blocks before it started. A request that
 has FINISHED is GONE; if its load is in progress it is ABANDONED first. The pool keeps blocks for a
 request from the time they were sought until it is admitted without a load, or its load has ended.
@@ -49,7 +51,7 @@ class FetchState(Enum):
 
 
 class FetchEvent(Enum):
-    """Event in a request's life."""
+    """Event of a request that changes the state of its fetch."""
 
     SOUGHT = auto()
     """The pool is asked for the request's blocks, or for more of them."""
@@ -116,15 +118,15 @@ class Fetch:
     mark: int = NOT_ASKED
     """Mark of `Recent` at the time when the pool was asked."""
     asked_s: float | None = None
-    """Time in seconds at which it first waited for the pool since it was asked; None if it did
-    not."""
+    """Time in seconds at which the request first waited for the pool since the pool was asked; None
+    if it did not wait."""
     late: bool = False
-    """True if the request stopped waiting for the pool since it was asked."""
+    """True if the request has stopped waiting for the pool since the pool was asked."""
     put_off_s: float | None = None
-    """Time in seconds since which it waits for copies of other requests, until it is admitted; None
-    if it does not."""
+    """Time in seconds since which the request waits for copies that other requests make; None if it
+    does not, and again once it has memory."""
     tokens: int = 0
-    """Number of tokens that it loads, or loaded last."""
+    """Number of tokens that the request loads, or loaded last."""
 
     @property
     def held(self) -> bool:
@@ -137,7 +139,8 @@ class Fetch:
         return self.state is FetchState.WAITING or self.state in UNDER_WAY
 
     def on(self, event: FetchEvent) -> bool:
-        """Enter an event; True if the pool need not keep the request's blocks any longer."""
+        """Change the state by an event. True if the pool kept blocks for the request until now, and
+        may release them."""
         held = self.held
         self.state = CHANGES[event].get(self.state, self.state)
         left = held and not self.held

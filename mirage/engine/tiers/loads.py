@@ -15,7 +15,8 @@ from mirage.engine.tiers.manager import PlacesSpec
 
 
 class LoadJobs:
-    """Load jobs of vLLM's by number, as copies, and their outcomes."""
+    """Load jobs that vLLM submitted: each is carried out as one `CopyJob`, and vLLM is told how it
+    ended."""
 
     def __init__(self, tiers: EngineTiers) -> None:
         self._tiers = tiers
@@ -44,11 +45,12 @@ class LoadJobs:
             job.rank = places.get(request, len(places))
 
     def wait(self) -> None:
-        """Wait for the copies in progress."""
+        """Issue all copies, and wait until every load has ended."""
         self._tiers.copier.wait(up=True)
 
     def ended(self) -> tuple[set[str], set[str]]:
-        """Return the requests whose load has ended, and those of them that have to compute."""
+        """Return the requests whose load has ended since the last call, and those of them whose
+        load failed, so that they have to compute."""
         ended: set[str] = set()
         failed: set[str] = set()
         for job in self._tiers.copier.finished(up=True):
@@ -70,7 +72,7 @@ class LoadJobs:
 
     def said(self) -> OffloadingWorkerMetadata | None:
         """Return the message to the scheduler side about jobs that have ended since the last call;
-        None without any."""
+        None if none has."""
         if not self._said.completed_jobs:
             return None
         said, self._said = self._said, OffloadingWorkerMetadata()

@@ -43,7 +43,7 @@ class PlacesSpec(LoadStoreSpec):
 
 
 class TierManager(OffloadingManager):
-    """Asks the pool, and waits for its answer as long as `Patience` allows.
+    """Manager that asks the pool, and waits for its answer as long as `Patience` allows.
 
     `pending_work` returns True if blocks are on their way down, `token_s` the seconds that a
     computed token adds to a step.
@@ -69,11 +69,12 @@ class TierManager(OffloadingManager):
         `begin_step`."""
 
     def begin_step(self) -> None:
-        """Begin a new step of the scheduler."""
+        """Note that a new step of the scheduler begins: no request has waited in it yet."""
         self.waiting = False
 
     def seek(self, request: str, keys: Sequence[Key]) -> None:
-        """Ask the pool for a request's keys; later calls ask only for keys that went down since."""
+        """Ask the pool for a request's keys; later calls ask only for keys that this engine has
+        stored there since."""
         fetch = self._of(request)
         if fetch.state in CLOSED:
             return
@@ -86,7 +87,8 @@ class TierManager(OffloadingManager):
 
     @property
     def may_rise(self) -> bool:
-        """True if a block that requests lack may be too deep to be copied from."""
+        """True if a block that requests lack may be in a tier from which it cannot be copied to the
+        device, such as the disk."""
         return self._prefetch.waits
 
     def rise(self, queue: Iterable[str], on_device: Callable[[Key], bool], carried: float) -> None:
@@ -99,11 +101,14 @@ class TierManager(OffloadingManager):
     # -- a request, as the scheduler comes by it ------------------------------------------
 
     def put_off(self, request: str, keys: Sequence[Key]) -> bool:
-        """True if any key is on its way down, and it is worth waiting for it."""
+        """True if a block of these keys is being stored right now, and the request has not waited
+        for that too long."""
         return self._recent.any_under_way(keys) and self._waits_for_others(self._of(request))
 
     def reached(self, request: str) -> None:
-        """Note that the scheduler is about to look up the request's blocks."""
+        """Note that the scheduler is about to look up the request's blocks; a request that waited
+        for the pool seeks its blocks again.
+        """
         self._on(request, FetchEvent.REACHED)
 
     def waits(self, request: str) -> bool:
@@ -133,7 +138,8 @@ class TierManager(OffloadingManager):
         self._on(request, FetchEvent.FAILED)
 
     def arrived(self, request: str) -> int:
-        """Return the tokens that a request has loaded, and note that it starts now."""
+        """Return the number of tokens that a request has loaded, 0 if it loaded none, and note that
+        it starts now."""
         fetch = self._of(request)
         tokens = fetch.tokens if fetch.state is FetchState.DONE else 0
         self._on(request, FetchEvent.STARTED)
@@ -147,7 +153,8 @@ class TierManager(OffloadingManager):
         return RequestOffloadingContext()
 
     def lookup(self, key: Any, req_context: ReqContext) -> LookupResult:
-        """Return the result of a lookup of one block; RETRY while waiting is worth it."""
+        """Return the result of a lookup of one block: HIT if it can be loaded, RETRY while it is
+        worth waiting for the pool, else MISS, so that it is computed."""
         request, wanted = req_context.req_id, Key(key)
         fetch = self._of(request)
         if fetch.state not in ASKS:
@@ -165,7 +172,8 @@ class TierManager(OffloadingManager):
         return LookupResult.RETRY if self._waits_for(fetch, found) else LookupResult.MISS
 
     def get_load_source(self, key: Any, req_context: ReqContext) -> CacheHitSource:
-        """Return the medium of a block that is about to be loaded."""
+        """Return the medium of a block that is about to be loaded, in vLLM's words; "unspecified"
+        if the pool has lost the block."""
         try:
             (place,) = self._pool.places(req_context.req_id, [Key(key)])
         except KeyError:
@@ -215,7 +223,8 @@ class TierManager(OffloadingManager):
             self._fetches.pop(request, None)
 
     def _waits_for(self, fetch: Fetch, found: Lookup) -> bool:
-        """True if the request waits for a block of its own."""
+        """True if the request goes on waiting for a block that the pool has, or may have, but
+        cannot give yet (`found`). If not, its loads are late."""
         now = self._clock()
         if fetch.asked_s is None:
             fetch.asked_s = now

@@ -19,9 +19,9 @@ from vllm.v1.kv_cache_interface import KVCacheSpecKind, get_kv_cache_spec_kind
 from mirage.engine import content, stack
 from mirage.engine.kvbuffer import block_geometry
 from mirage.engine.memory_worker import MemoryWorker
-from mirage.engine.settings import EngineSettings
 from mirage.engine.tiers import present
 from mirage.engine.tiers.engine_tiers import EngineTiers
+from mirage.engine_settings import EngineSettings
 from mirage.tiers.contract import Member, Pool
 from mirage.vllm_hooks import given
 
@@ -43,9 +43,12 @@ def offer(
     kv_cache_config: Any,
     model: Any,
 ) -> None:
-    """Join the pool that the settings name, before vLLM makes its connectors.
+    """Join the pool that the settings name, before vLLM makes its connectors, and name ours in
+    `vllm_config`.
 
-    `hidden` is the reason why the content of the model's layers cannot be read; None if it can.
+    An engine whose blocks cannot be kept there (`why_not`) joins none, and logs the reason.
+    `hidden` is the reason why the weights of the layers cannot be read for the fingerprint; None if
+    they can.
     """
     settings, memory = worker.settings, worker.memory
     present.publish(None)

@@ -13,12 +13,12 @@ from mirage.tiers.contract import Key
 AGAIN_S = 1.0
 """Seconds after which a block that found no room is offered again."""
 MOST_KEYS = 512
-"""Largest number of blocks that are offered at once."""
+"""Largest number of blocks that are offered in one message."""
 
 
 class Offers:
-    """`ContentBelow` of the device's blocks, by what the engine knows of the pool. Times are
-    seconds."""
+    """Record of the blocks that the engine has offered to the pool. It tells the free queue which
+    cached blocks have a copy there (`ContentBelow`). Times are seconds."""
 
     def __init__(self, recent: Recent, clock: Callable[[], float] = time.monotonic) -> None:
         self._recent, self.now = recent, clock
@@ -28,7 +28,9 @@ class Offers:
         """Blocks that the present schedule() evicted without a copy, by key."""
 
     def worth(self, block: Any, now: float) -> bool:
-        """True if the content of a block, which no copy reads, is to be offered."""
+        """True if the content of a block that is not being copied should be offered to the pool: it
+        is cached, no copy of the same content is in progress, the pool is not known to have it, and
+        it was not offered lately."""
         if block.block_hash is None or block.is_null:
             return False
         # The same content may be copied out of another block.
@@ -38,8 +40,9 @@ class Offers:
         return key != block.block_hash or now >= until
 
     def made(self, keys: Mapping[int, Key]) -> None:
-        """Note that these contents, by block, were offered. The pool has them already, or has no
-        room; it does not say which."""
+        """Note that these contents, by block, were offered. If the pool takes one, `held` follows
+        when it is copied. If not, the pool has it already or has no room, and does not say which:
+        it is offered again after `AGAIN_S` seconds."""
         until = self.now() + AGAIN_S
         self._offered.update((block, (key, until)) for block, key in keys.items())
 

@@ -1,4 +1,4 @@
-"""Pool's memory as this process maps it, locked for the device slab by slab.
+"""Pool's memory as this process maps it, page-locked for the device's copies slab by slab.
 
 Locking takes memory for all that is locked, and if a hole is punched later a device goes on reading
 the old memory. So the whole region is never locked: it is sparse, twice as long as the pool may
@@ -29,8 +29,12 @@ logger = logging.getLogger("mirage.engine.tiers")
 
 
 def borrowing(pool: Pool, driver: Driver) -> Borrower | None:
-    """Return the mapper of memory that holders lend for the pool; None if peers' memory is in a
-    region, or there is none."""
+    """Return the mapper of memory of other GPUs that a process on each of them (its holder) lends
+    to the pool.
+
+    None if the pool has no holders: it has no peers, or their memory is host memory in its region.
+    Raise `DeviceUnavailable` if the engine is not on a GPU.
+    """
     if not (lenders := pool.lenders()):
         return None
     from vmm.cuda import CudaDriver

@@ -12,7 +12,8 @@ MOST = 1 << 16
 
 
 class Recent:
-    """Keys on their way down, and keys that arrived, in order."""
+    """Keys of blocks whose copies to the pool are in progress, and keys of those that have arrived
+    there lately, in order of arrival."""
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
@@ -45,5 +46,5 @@ class Recent:
         return bool(self._under_way) and not self._under_way.isdisjoint(keys)
 
     def since(self, mark: int, keys: Iterable[Key]) -> list[Key]:
-        """Return the keys that arrived after `mark`."""
+        """Return those of `keys` that arrived since `self.mark` had the value `mark`."""
         return [key for key in keys if self._arrived.get(key, 0) > mark] if self.mark > mark else []

@@ -11,7 +11,8 @@ from mirage.tiers.contract import Medium
 
 
 class SchedulerTiers:
-    """Tiers of the engine, or None, between two steps of vLLM's scheduler."""
+    """Use that the scheduler makes of the engine's tiers between two steps. If `tiers` is None, no
+    call does anything."""
 
     def __init__(self, tiers: EngineTiers | None, queues: EngineQueues) -> None:
         self._tiers, self._queues = tiers, queues
@@ -22,13 +23,13 @@ class SchedulerTiers:
         return self._tiers is not None and not self._tiers.left
 
     def watch(self, blocks: ElasticBlocks, window: int) -> None:
-        """Store content that leaves these blocks. `window` is the number of blocks at the head of
-        the free queue that are stored ahead, as they may be taken soon."""
+        """From now on store the content that `blocks` are about to lose. `window` is the number of
+        blocks at the head of the free queue that are stored ahead, as they may be taken soon."""
         if self._tiers is not None:
             self._tiers.watch(blocks, self._queues, window)
 
     def harvest(self) -> None:
-        """Take back blocks whose copies have ended, and begin a new step of the manager."""
+        """Take back blocks whose copies have ended, and let the `TierManager` begin a new step."""
         if self._tiers is not None:
             self._tiers.manager.begin_step()
             if self._tiers.stores is not None:
@@ -41,13 +42,14 @@ class SchedulerTiers:
             self._tiers.leave_if_lost()
 
     def copied(self) -> bool:
-        """Wait for copies that hold blocks; True if there were any."""
+        """Wait for copies of blocks to the pool, which keep these blocks from requests; True if
+        there were any."""
         stores = self._tiers.stores if self._tiers is not None else None
         return stores is not None and stores.drain()
 
     def demote(self, extents: list[int], *, asleep: bool) -> None:
-        """Copy the cached content of extents that are about to retire; in an engine that is
-        `asleep`, more of it, and wait for the copies."""
+        """Copy the cached content of extents that are about to retire to the pool; if no step is
+        about to run (`asleep`), more of it, and wait for the copies."""
         if self._tiers is not None:
             self._tiers.demote(extents, asleep=asleep)
 
@@ -60,11 +62,13 @@ class SchedulerTiers:
         )
 
     def loaded_tokens(self, request: str) -> int:
-        """Return the number of tokens that a starting request has loaded."""
+        """Return the number of tokens that a starting request has loaded, and note that it has
+        started."""
         return 0 if self._tiers is None else self._tiers.manager.arrived(request)
 
     def counters(self) -> dict[str, Any]:
-        """Return counts of blocks below the device, as fields of `Counters`."""
+        """Return the counts of the tiers below the device, as fields of `Counters`; empty without
+        tiers."""
         if self._tiers is None:
             return {}
         counts = self._tiers.counts

@@ -1,5 +1,5 @@
-"""Slabs of the pool's host memory: each is locked for the device once, until the pool wants it
-back."""
+"""Slabs (large parts) of the pool's host memory, each of which this process page-locks once, until
+the pool wants it back."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ logger = logging.getLogger("mirage.engine.tiers")
 
 @dataclass(frozen=True)
 class LockedSlab:
-    """Locked memory: `nbytes` of host memory at `address`."""
+    """Page-locked host memory: `nbytes` bytes at `address`."""
 
     driver: Driver
     address: int
     nbytes: int
 
     def close(self) -> None:
-        """Unlock the slab; no copy may be in progress. Raises `VmmError`."""
+        """Unlock the slab; no copy may be in progress. Raises `VmmError` if the device refuses."""
         self.driver.unpin(self.address)
 
 
 def slab_locks(line: int, driver: Driver, start: int) -> EngineLine[LockedSlab]:
-    """Return the line over which this process locks slabs. `line` is the descriptor from the pool's
-    `locks`, `start` the address of its host memory in this process."""
+    """Return this process's end of the connection (the line) over which it asks the pool for slabs
+    that it may page-lock, and the pool asks for them back. `line` is the file descriptor of that
+    connection, from the pool's `locks`; `start` is the address of the pool's host memory in this
+    process."""
 
     def lock(offset: int, nbytes: int, fds: Sequence[int]) -> LockedSlab:
         driver.pin(start + offset, nbytes)

@@ -49,12 +49,12 @@ class Stores:
 
     @property
     def busy(self) -> bool:
-        """True if copies are in progress."""
+        """True while a job of copies into the pool has not ended."""
         return bool(self._jobs)
 
     def look_ahead(self) -> None:
-        """Store blocks that may be evicted soon. Most steps take no block; then nothing is looked
-        through."""
+        """Store the next blocks of the free queue, which may be evicted soon. As long as no block
+        is taken or returned, the queue is not looked through again for `AGAIN_S` seconds."""
         now = self._offers.now()
         first = self._blocks.fake_free_list_head.next_free_block
         assert first is not None
@@ -66,9 +66,11 @@ class Stores:
         self._store([block for block in soon if self._offers.worth(block, now)])
 
     def rescue(self) -> None:
-        """Store blocks that this schedule() evicted; the step waits, since it overwrites them.
+        """Store blocks that were evicted while this step was scheduled; the step waits for the
+        copies, since it overwrites the blocks.
 
-        A request that loads takes all its blocks at once, which may be more than the window.
+        `look_ahead` has stored the next `window` blocks of the free queue before. A request whose
+        prefix is loaded takes all its blocks in one step, which may be more.
         """
         lost = self._offers.take_lost()
         if lost and (job := self._begin(lost)) is not None:
@@ -104,7 +106,7 @@ class Stores:
             self._offers.held([block.block_id for block in blocks], keys)
 
     def drain(self) -> bool:
-        """Wait for all copies; True if there were any."""
+        """Wait until all copies into the pool have ended; True if there were any."""
         if not self._jobs:
             return False
         self._copier.wait(up=False)

@@ -9,10 +9,12 @@ from typing import Any
 import msgspec
 
 from mirage.machines.agent import AgentOrder, OutsideAgent
-from mirage.machines.seam import DeviceCall, MachineAway, StaleEpoch
+from mirage.machines.seam import DeviceCall, MachineAway, ServerCannot, StaleEpoch
 
 FOLDER = "MIRAGE_NODE_FOLDER"
-"""Environment variable of a machine's Ray processes: the folder of its device servers."""
+"""Environment variable of a machine's Ray processes: the machine's folder, in which each device
+server has one.
+"""
 
 
 MACHINE, RELEASE = "mirage-machine", "release-"
@@ -30,7 +32,9 @@ class DeviceActor:
         self._agent = OutsideAgent(Path(os.environ[FOLDER]) / device)
 
     def obeys(self, order: bytes) -> int:
-        """Have a server by an order; return 0, or the newer epoch that makes the order stale."""
+        """Let the agent keep a server by an order; return 0, or the newer epoch that makes the
+        order stale.
+        """
         try:
             self._agent.obeys(msgspec.json.decode(order, type=AgentOrder))
         except StaleEpoch as error:
@@ -38,13 +42,15 @@ class DeviceActor:
         return 0
 
     def call(self, epoch: int, method: str, path: str, body: bytes) -> tuple[str, Any]:
-        """Send a request to the server. Returns a kind, ``answer``, ``away`` or ``stale``, with the
-        answer's status and body, the reason, or the newer epoch.
+        """Send a request to the server. Returns a kind with its facts: ``answer`` with status and
+        body, ``away`` or ``cannot`` with the reason, ``stale`` with the newer epoch.
         """
         try:
             answer = self._agent.call(epoch, DeviceCall(method, path, body))
         except StaleEpoch as error:
             return "stale", error.epoch
+        except ServerCannot as error:
+            return "cannot", str(error)
         except MachineAway as error:
             return "away", str(error)
         return "answer", (answer.status, answer.body)
@@ -60,8 +66,8 @@ class DeviceActor:
         return 0
 
     def told(self) -> dict[str, Any] | None:
-        """State of the server at the last beat, with the agent's process id; None if it did not
-        answer.
+        """State of the server at the last renewal of its lease, with the agent's process id; None
+        if it did not answer.
         """
         told = self._agent.told()
         if told is None:

@@ -31,10 +31,10 @@ class ClaimedHead:
     """The head whose address is the value of the claim, a key in the Redis that has its tables."""
 
     def __init__(self, store: NodeStore, cluster: str, own: str | None) -> None:
-        """`cluster` is a name that only this cluster's tables have in the Redis.
+        """`cluster` names the cluster's tables in the Redis, and thereby the claim's key.
 
-        `own` is the address that the head has on this machine; None if this machine may not be the
-        head.
+        `own` is the address that the head would have on this machine; None if this machine may not
+        be the head.
         """
         self._redis = Redis.from_url(
             store.address,
@@ -59,7 +59,7 @@ class ClaimedHead:
         except RedisError as error:
             raise CommandFailed(f"{self._where} does not answer ({error})") from None
         if has is None:
-            raise CommandFailed(f"no head has its tables in {self._where}: mirage node start")
+            raise CommandFailed(f"no head has its tables in {self._where}: run mirage node start")
         self._renewed = self._looked = time.monotonic()
         self._found = HeadFound(has, has == self._own)
         return self._found
@@ -67,7 +67,8 @@ class ClaimedHead:
     def _claim(self) -> str | None:
         """Take a free claim if this machine may be the head; renew this machine's own claim.
 
-        Returns the address that holds the claim; None if no machine holds it. Raises `RedisError`.
+        Returns the address that holds the claim; None if no machine holds it. Raises `RedisError`
+        if Redis does not answer, or refuses.
         """
         if self._own is not None:
             self._redis.set(self._key, self._own, nx=True, px=_ms(CLAIM_S))
@@ -98,7 +99,7 @@ class ClaimedHead:
 
     def end(self) -> None:
         """Delete this machine's claim, if it has one, when Ray has ended here for good: another
-        machine may take it at once."""
+        machine may take it immediately."""
         with suppress(RedisError):
             if self._found.is_here and self._holder() == self._own:
                 self._redis.delete(self._key)

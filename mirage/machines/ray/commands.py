@@ -10,20 +10,36 @@ from collections.abc import Iterable
 from enum import StrEnum
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from mirage.errors import CommandFailed, InputRefused
-from mirage.machines.epoch import newest_epoch
+from mirage.machines.epoch import newest_claim, newest_epoch
 from mirage.machines.ray.connected import connected
 from mirage.machines.ray.head import FixedHead, HeadPlace
 from mirage.machines.ray.node import PORT, NodeFolder, NodeRecord
 from mirage.machines.ray.store import NodeStore
-from mirage.machines.seam import ROUTER, MachineAway
+from mirage.machines.seam import MachineAway
+from mirage.machines.seen import (
+    ClusterSeen,
+    ControllerSeen,
+    MachineSeen,
+    ServerSeen,
+    is_router,
+    lines,
+    server_named,
+)
+from mirage.printed import json_object
 from mirage.processes.marks import MarkedProcess
+from mirage.weights.secret import is_private
+
+if TYPE_CHECKING:
+    from mirage.machines.ray.machines import RayMachines
 
 ENDS_S = 60.0
+SCHEMA_VERSION = 1
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 """Pattern of machines' names: those that a label of Ray may have."""
 
@@ -45,18 +61,21 @@ def node_command(
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option(help="Name of this machine, as devices name it.", show_default="host name"),
+        typer.Option(
+            help="Name of this machine, as `machine` of a device names it.",
+            show_default="host name",
+        ),
     ] = None,
     host: Annotated[
         str, typer.Option(help="Private address of this machine, at which others reach it.")
     ] = "",
-    port: Annotated[int, typer.Option(help="Port of the head that is started.")] = PORT,
+    port: Annotated[int, typer.Option(help="With start: port of the head.")] = PORT,
     store: Annotated[
         str | None,
         typer.Option(
             metavar="URL",
-            help="Redis that has the head's tables and its address, redis://HOST:PORT: machines "
-            "that start are the head one after the other, those that join follow it.",
+            help="Redis (redis://HOST:PORT) that keeps the head's tables and address: if the head "
+            "is lost, another machine that ran `start` becomes the head, and all others join it.",
             show_default="the folder",
         ),
     ] = None,
@@ -70,8 +89,14 @@ def node_command(
     ] = None,
     folder: Annotated[
         Path | None,
-        typer.Option(help="Folder of this machine.", show_default="~/.local/state/mirage/node"),
+        typer.Option(
+            help="Folder of this machine; other commands read MIRAGE_NODE_FOLDER only.",
+            show_default="MIRAGE_NODE_FOLDER, or ~/.local/state/mirage/node",
+        ),
     ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="With status: print one JSON object instead.")
+    ] = False,
 ) -> None:
     """Join machines to one cluster, show what runs there, and leave.
 
@@ -79,12 +104,15 @@ def node_command(
     servers go on then. With --store, `start` joins the head that is there, and is the
     next one. `leave` ends those of this machine, which drain, and its node.
     """
+    if as_json and verb is not NodeVerb.STATUS:
+        raise InputRefused(f"--json works only with status: leave it out with {verb}")
     there = NodeFolder(folder)
     if verb in (NodeVerb.START, NodeVerb.JOIN):
         _run(there, verb, head, name or socket.gethostname(), host, port, secret, store)
     elif verb is NodeVerb.STATUS:
         with connected(there):
-            _print(asyncio.run(_lines()))
+            seen = asyncio.run(_seen())
+        _print([json_object(SCHEMA_VERSION, seen)] if as_json else lines(seen))
     else:
         with connected(there) as node:
             _print(asyncio.run(_left(node.name)))
@@ -101,10 +129,12 @@ def _run(
     secret: Path | None,
     store: str | None,
 ) -> None:
-    """Run the node until a signal. Raises `InputRefused` and `CommandFailed`."""
+    """Run the node until a signal. Raises `InputRefused` for invalid arguments, and `CommandFailed`
+    if the node cannot run.
+    """
     _check_host(host)
     if not NAME.fullmatch(name):
-        raise InputRefused(f"--name {name}: letters, digits, . _ - alone, at most 63")
+        raise InputRefused(f"--name {name}: use at most 63 letters, digits and . _ -")
     starts = verb is NodeVerb.START
     if not starts and (head is None) == (store is None):
         raise InputRefused(
@@ -130,15 +160,23 @@ def _run(
 
 
 def _check_host(host: str) -> None:
-    """Raises `InputRefused` unless `host` is an address of this machine."""
+    """Raises `InputRefused` unless `host` is an address of this machine that the Internet cannot
+    reach.
+    """
     if not host:
         raise InputRefused("--host: name the private address at which others reach this machine")
     try:
+        private = is_private(host)
         family = socket.AF_INET6 if ip_address(host).version == 6 else socket.AF_INET
         with socket.socket(family) as tried:
             tried.bind((host, 0))
     except (ValueError, OSError) as error:
         raise InputRefused(f"--host {host}: no address of this machine ({error})") from None
+    if not private:
+        raise InputRefused(
+            f"--host {host}: machines talk without TLS: write a loopback or private address of "
+            "this machine"
+        )
 
 
 def _end(node: NodeRecord) -> None:
@@ -163,35 +201,62 @@ def _print(lines: Iterable[str]) -> None:
         _say(line)
 
 
-async def _lines() -> list[str]:
+async def _seen() -> ClusterSeen:
     from mirage.machines.ray.machines import RayMachines  # Ray reads the environment then
 
     machines = RayMachines(0)
     there = sorted(await machines.there(), key=lambda one: one.name)
-    lines = [f"machine {one.name} at {one.address}" for one in there]
-    for device, machine in (await machines.devices()).items():
-        try:
-            told = await machines.told(device)
-            said = "no server answers" if told is None else f"{told.url or 'no address yet'}"
-            if told is not None:
-                said += f", process {told.pid}, {'ready' if told.is_ready else 'starts'}"
-                said += f", {told.left_s:.0f} s of its lease are left"
-        except MachineAway as error:
-            said = str(error)
-        what = "router" if device.startswith(ROUTER) else f"device {device}"
-        lines.append(f"{what} on {machine}: {said}")
-    return lines
+    devices = await machines.devices()
+    return ClusterSeen(
+        [MachineSeen(one.name, one.address) for one in there],
+        [await _server(machines, device, machine) for device, machine in devices.items()],
+        await _controller(machines),
+    )
+
+
+async def _controller(machines: RayMachines) -> ControllerSeen | None:
+    epoch, claim = await newest_claim(machines)
+    if claim is None:
+        return None
+    by = claim.by
+    return ControllerSeen(epoch, by.machine, by.mark.pid, by.since, claim.ended)
+
+
+async def _server(machines: RayMachines, device: str, machine: str) -> ServerSeen:
+    silent = ServerSeen(
+        name=device, machine=machine, router=is_router(device), problem="no server answers"
+    )
+    try:
+        told = await machines.told(device)
+    except MachineAway as error:
+        return msgspec.structs.replace(silent, problem=str(error))
+    if told is None:
+        return silent
+    return msgspec.structs.replace(
+        silent,
+        url=told.url or None,
+        pid=told.pid,
+        ready=told.is_ready,
+        lease_left_s=told.left_s,
+        problem="",
+    )
 
 
 async def _left(machine: str) -> list[str]:
     from mirage.machines.ray.machines import RayMachines  # Ray reads the environment then
 
-    machines = RayMachines(await newest_epoch(RayMachines(0)))
+    return await left(RayMachines(await newest_epoch(RayMachines(0))), machine)
+
+
+async def left(machines: RayMachines, machine: str) -> list[str]:
+    """Hide a machine from the controller, and have its servers drain and end; return lines about
+    that. Raises `MachineAway` if the cluster or an agent does not answer, and `StaleEpoch` if a
+    newer controller has given orders.
+    """
     await machines.leaves(machine)
-    lines = []
+    told = []
     for device, its in (await machines.devices()).items():
         if its == machine:
             await machines.end(device)
-            what = "router" if device.startswith(ROUTER) else f"device {device}"
-            lines.append(f"{what}: its server drains and ends")
-    return lines
+            told.append(f"{server_named(device)}: its server drains and ends")
+    return told

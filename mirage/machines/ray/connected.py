@@ -18,8 +18,8 @@ CONNECT_S, SHUT_S = 30.0, 2.0
 
 @contextmanager
 def connected(folder: NodeFolder) -> Iterator[NodeRecord]:
-    """Connect to Ray for the block; yields this machine's node. Raises `CommandFailed` and
-    `InputRefused`.
+    """Connect to Ray for the block; yields this machine's node. Raises `CommandFailed` if no node
+    runs here or the cluster does not answer, and `InputRefused` without a secret.
     """
     node = folder.running()
     os.environ.update(folder.environment())  # before Ray reads them, once

@@ -20,6 +20,7 @@ from mirage.machines.seam import (
     DeviceNews,
     MachineAway,
     MachineThere,
+    ServerCannot,
     StaleEpoch,
 )
 from mirage.machines.tether_messages import TetherTold
@@ -28,7 +29,9 @@ NAMESPACE = "mirage"
 AWAY_S = 5.0
 """Seconds to wait for an agent, or for the cluster itself."""
 CALL_S = 640.0
-"""Seconds to wait for a device's server, which may change its configuration."""
+"""Seconds to wait for a device's server to answer another request than GET, which may change its
+configuration; an answer to GET has `AWAY_S`.
+"""
 LOOK_S = 0.5
 """Seconds between two checks for lost machines."""
 OWN = ("agent",)
@@ -50,7 +53,7 @@ class RayMachines:
         self._devices: dict[str, str] = {}
         """Machine of each device that was started through this object."""
 
-    # -- verbs --------------------------------------------------------------------------
+    # -- operations ---------------------------------------------------------------------
 
     async def there(self) -> Sequence[MachineThere]:
         """Machines whose node is alive in Ray, and which are not told to leave. See `Machines`."""
@@ -68,7 +71,7 @@ class RayMachines:
 
     async def start(self, device: str, machine: str, order: bytes) -> None:
         """Start a device's server on a machine by an order, or adopt the running one. If it ends,
-        another one is started.
+        another one is started by the order that was given last.
 
         `order` is an `AgentOrder` as JSON; its epoch is replaced by this controller's. See
         `Machines` for the errors.
@@ -81,19 +84,24 @@ class RayMachines:
 
     async def call(self, device: str, call: DeviceCall) -> DeviceAnswer:
         """Send a request to a device's server, through the actor of the device. Raises
-        `MachineAway` and `StaleEpoch`."""
+        `MachineAway` if the actor or the server does not answer, `ServerCannot` if the server has
+        refused to start, and `StaleEpoch` if a newer controller has given orders."""
         actor = await self._known(device)
         asked = actor.call.remote(self.epoch, call.method, call.path, call.body)
         kind, told = await _answer(asked, AWAY_S if call.method == "GET" else CALL_S)
         if kind == "stale":
             raise StaleEpoch(told)
+        if kind == "cannot":
+            raise ServerCannot(told)
         if kind == "away":
             raise MachineAway(f"device {device!r}: {told}")
         return DeviceAnswer(*told)
 
     async def put(self, key: str, value: bytes, *, absent: bool = False) -> bool:
-        """Keep a small fact in the store of Ray's head. With `absent`, keep it only if the key has
-        none; False if it has one. Raises `MachineAway`."""
+        """Keep a fact, a small value by key, in the store of Ray's head. With `absent`, keep it
+        only if the key has none; False if it has one. Raises `MachineAway` if the cluster does not
+        answer.
+        """
         return await _of_cluster(
             lambda: (
                 not internal_kv._internal_kv_put(
@@ -104,25 +112,27 @@ class RayMachines:
         )
 
     async def facts(self, prefix: str) -> Mapping[str, bytes]:
-        """Facts whose keys begin with `prefix`, from the store of Ray's head. Raises
-        `MachineAway`."""
+        """Facts whose keys begin with `prefix`, from the store of Ray's head. Raises `MachineAway`
+        if the cluster does not answer."""
         return await _of_cluster(lambda: _facts(prefix))
 
     def news(self) -> AsyncIterator[DeviceNews]:
-        """Each device that is lost or back, from now on; never ends. A device is lost when its
-        machine is."""
+        """Each device that is lost or back, from the first wait on; never ends. A device is lost
+        when its machine is."""
         return self._board.news()
 
-    # -- beside the verbs ---------------------------------------------------------------
+    # -- beside the operations ----------------------------------------------------------
 
     async def devices(self) -> dict[str, str]:
-        """Machine of each device that any controller has started. Raises `MachineAway`."""
+        """Machine of each device that any controller has started. Raises `MachineAway` if the
+        cluster does not answer.
+        """
         told = await self.facts(DEVICE)
         return {key.removeprefix(DEVICE): value.decode() for key, value in told.items()}
 
     async def releases(self) -> dict[str, dict[str, str]]:
-        """Installed releases of each live machine, by machine and by package. Raises
-        `MachineAway`.
+        """Installed releases of each live machine, by machine and by package. Raises `MachineAway`
+        if the cluster does not answer.
         """
         return {
             node["Labels"][MACHINE]: {
@@ -135,14 +145,16 @@ class RayMachines:
         }
 
     async def leaves(self, machine: str) -> None:
-        """Hide a machine from all controllers until it joins again. Raises `MachineAway`."""
+        """Hide a machine from all controllers until it joins again. Raises `MachineAway` if the
+        cluster does not answer.
+        """
         for one in await self.there():
             if one.name == machine:
                 await self.put(f"{LEAVES}{machine}", one.life.encode())
 
     async def told(self, device: str) -> TetherTold | None:
         """State of a device's server as its agent last saw it; None if it did not answer. Raises
-        `MachineAway`.
+        `MachineAway` if the agent does not answer.
         """
         told = await _answer((await self._known(device)).told.remote())
         if told is None:
@@ -150,8 +162,9 @@ class RayMachines:
         return TetherTold(**{key: value for key, value in told.items() if key not in OWN})
 
     async def end(self, device: str) -> None:
-        """Have a device's server drain and end, and end its agent. Raises `MachineAway` and
-        `StaleEpoch`.
+        """Have a device's server drain and end, and end its agent. Raises `MachineAway` if the
+        agent or the cluster does not answer, and `StaleEpoch` if a newer controller has given
+        orders.
         """
         actor = await self._known(device)
         _check(await _answer(actor.end.remote(self.epoch)))
@@ -181,7 +194,9 @@ class RayMachines:
         self._board.tell(DeviceNews(device, is_there, why))
 
     async def _known(self, device: str) -> Any:
-        """Actor of a device. Raises `MachineAway`."""
+        """Actor of a device. Raises `MachineAway` if there is none, or the cluster does not answer
+        it within `AWAY_S` seconds.
+        """
         return await _of_cluster(lambda: ray.get_actor(_name(device), namespace=NAMESPACE))
 
 
@@ -217,7 +232,9 @@ def _forget(device: str) -> None:
 
 
 async def _of_cluster(ask: Callable[[], T]) -> T:
-    """Result of `ask`, a call to the cluster itself, run in a thread. Raises `MachineAway`."""
+    """Result of `ask`, a call to the cluster itself, run in a thread. Raises `MachineAway` if the
+    cluster does not answer within `AWAY_S` seconds, or with an error.
+    """
     try:
         return await threads.within(AWAY_S, ask)
     except TimeoutError:
@@ -227,7 +244,9 @@ async def _of_cluster(ask: Callable[[], T]) -> T:
 
 
 async def _answer(asked: Any, timeout_s: float = AWAY_S) -> Any:
-    """Answer of an agent to a remote call. Raises `MachineAway`, also after `timeout_s` seconds."""
+    """Answer of an agent to a remote call. Raises `MachineAway` if the call fails, or has no answer
+    within `timeout_s` seconds.
+    """
     try:
         return await threads.within(timeout_s, lambda: ray.get(asked, timeout=timeout_s))
     except (ray.exceptions.RayError, TimeoutError) as error:

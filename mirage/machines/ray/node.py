@@ -25,6 +25,7 @@ from mirage.machines.ray.store import NodeStore
 from mirage.machines.releases import releases
 from mirage.private_file import read_private, replace_private
 from mirage.processes.marks import ProcessMark, mark_of
+from mirage.weights.secret import LEAST
 from vmm.host_memory import host_memory
 
 PORT = 6390
@@ -33,7 +34,7 @@ STORE_BYTES = 80 * 2**20
 HEAD_AWAY_S = 3600
 """Seconds for which nodes wait for a head that is away."""
 STARTS_S = 120
-"""Seconds for Ray's processes to start, where others have the processors."""
+"""Seconds for Ray's processes to start, enough where other processes keep the processors busy."""
 SYSTEM = {
     "health_check_initial_delay_ms": 1000,
     "health_check_period_ms": 500,
@@ -62,7 +63,8 @@ class NodeRecord(msgspec.Struct, frozen=True):
 
 
 class NodeFolder:
-    """Folder of this machine: the cluster's secret, the record of the node, and device servers."""
+    """Folder of this machine as a node: the cluster's secret, the record of the node that runs, and
+    a folder for the device server of each device."""
 
     def __init__(self, folder: Path | None = None) -> None:
         state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
@@ -80,16 +82,23 @@ class NodeFolder:
             ) from None
 
     def make_secret(self) -> None:
-        """Make a secret, unless the folder has one. Raises `OSError`."""
+        """Make a secret, unless the folder has one. Raises `OSError` if it cannot be written."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not self.secret_file.exists():
             replace_private(self.secret_file, secrets.token_hex(32).encode())
 
     def take_secret(self, copy: Path) -> None:
-        """Copy the cluster's secret from the file `copy`. Raises `InputRefused`."""
+        """Copy the cluster's secret from the file `copy`. Raises `InputRefused` if it cannot be
+        read, is open to others, or is too short.
+        """
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
-            replace_private(self.secret_file, read_private(copy, LONGEST_SECRET))
+            secret = read_private(copy, LONGEST_SECRET)
+            if len(secret.strip()) < LEAST:
+                raise InputRefused(
+                    f"{copy}: no secret, which has {LEAST} characters or more: copy it again"
+                )
+            replace_private(self.secret_file, secret)
         except OSError as error:
             raise InputRefused(f"{copy}: cannot be read ({error}): copy it with mode 600") from None
 
@@ -104,12 +113,12 @@ class NodeFolder:
     def running(self) -> NodeRecord:
         """The node that runs on this machine. Raises `CommandFailed` if none does."""
         if (told := self.node()) is None:
-            raise CommandFailed(f"{self.path}: no node runs here: mirage node start, or join")
+            raise CommandFailed(f"{self.path}: no node runs here: run mirage node start or join")
         return told
 
     def environment(self, store: NodeStore | None = None) -> dict[str, str]:
         """Variables for Ray's processes, and for processes that connect to them. Raises
-        `InputRefused`.
+        `InputRefused` without a secret.
 
         The head's tables are in its folder, or in `store`.
         """
@@ -146,7 +155,8 @@ class NodeFolder:
         port: int = PORT,
         store: NodeStore | None = None,
     ) -> None:
-        """Run the node until a signal. Raises `InputRefused` and `CommandFailed`.
+        """Run the node until a signal. Raises `InputRefused` without a secret, and `CommandFailed`
+        if a node runs here already, no head is found, or Ray does not start.
 
         The head is at `place`. A head on this machine listens at `port`, and keeps its tables in
         `store` if one is given.

@@ -23,6 +23,8 @@ PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 LOOK_S = 0.2
 STARTED = b"Ray runtime started"
 """Text that Ray prints when its processes run."""
+REFUSED = b"InvalidAuthToken"
+"""Text that Ray prints, again and again, if the head does not take this machine's token."""
 PR_SET_PDEATHSIG = 1
 
 
@@ -40,7 +42,8 @@ class NodeProcess:
         """`words` returns the words of Ray's command for the next start, or raises `CommandFailed`.
 
         `stays` is asked at each look: once it returns False, Ray is ended and started again. `log`
-        is overwritten with all output of Ray. Raises `CommandFailed` if Ray's command is missing.
+        gets all output of Ray; `run` empties it first. Raises `CommandFailed` if Ray's command is
+        missing.
         """
         command = Path(sys.executable).with_name("ray")
         program = str(command) if command.exists() else shutil.which("ray")
@@ -96,10 +99,19 @@ class NodeProcess:
         return self._child
 
     def _starts(self, child: subprocess.Popen[bytes], begin: int) -> bool:
-        """Wait until Ray has started, has ended or has to end; return True if Ray has started."""
+        """Wait until Ray has started, has ended or has to end; return True if Ray has started.
+        Raises `CommandFailed` if the head refuses this machine.
+        """
         while self._goes_on(child):
-            if STARTED in self._log.read_bytes()[begin:]:
+            told = self._log.read_bytes()[begin:]
+            if STARTED in told:
                 return True
+            if REFUSED in told:
+                child.terminate()
+                child.wait()
+                raise CommandFailed(
+                    "the head has another secret: copy its secret again, and join with --secret"
+                )
             self._over.wait(LOOK_S)
         return False
 

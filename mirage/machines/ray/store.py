@@ -22,7 +22,9 @@ class NodeStore(NamedTuple):
 
     @classmethod
     def of(cls, address: str) -> NodeStore:
-        """Store at an address, ``redis://[USER:PASSWORD@]HOST[:PORT]``. Raises `InputRefused`."""
+        """Store at an address, ``redis://[USER:PASSWORD@]HOST[:PORT]``. Raises `InputRefused` for
+        any other text.
+        """
         try:
             parts = urlsplit(address)
             port = parts.port or PORT

@@ -1,7 +1,10 @@
-"""Bounds of a tenant for a request's body, and its defaults for keys that the body lacks. Pure."""
+"""Limits of a tenant for keys of a request's body, and the tenant's defaults for missing keys.
+Pure.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from math import inf
@@ -9,9 +12,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from mirage.serve.access.rates import NO_BOUNDS, BodyBounds
 from mirage.serve.access.usage import OutputAsked, output_asked
-from mirage.serve.openai import ApiError
-from mirage.serve.rates import NO_BOUNDS, BodyBounds
+from mirage.serve.api.openai import ApiError
 
 GENERATING = frozenset(
     {
@@ -26,19 +29,21 @@ GENERATING = frozenset(
 TOKENS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 LOGPROBS = ("logprobs", "top_logprobs", "prompt_logprobs")
 OWN_NAMES = {"/v1/responses": "max_output_tokens"}
-"""Key for the most tokens of an answer on routes where it is not ``max_tokens``."""
+"""Name of the key for the most tokens of an answer, on routes where it is not ``max_tokens``."""
 SILENT = {"/v1/completions": 16}
-"""Most tokens of an answer whose body sets no limit, by route. On other routes it is as long as
-the model allows.
+"""Most tokens that vLLM generates, by route, for a request whose body sets no limit. On other
+routes an answer is as long as the model allows.
 """
 LONGEST = 100
-"""Most bytes of a number that is read."""
+"""Most bytes of a value that is parsed. A longer number counts as infinite."""
+NUMERIC = re.compile(r"[\s\d_.eE+-]+")
+"""Text that engines may read as a number."""
 
 
 class ShapedBody(NamedTuple):
-    """A body within its tenant's bounds, and the output tokens that it allows.
+    """Body with the tenant's defaults added, and the output tokens that it allows.
 
-    `output` is empty if these were not to be counted.
+    `output` keeps its defaults (0 tokens, 1 answer) if the tokens were not to be counted.
     """
 
     body: bytes
@@ -46,9 +51,12 @@ class ShapedBody(NamedTuple):
 
 
 def shaped(body: bytes, route: str, bounds: BodyBounds, *, counts: bool = True) -> ShapedBody:
-    """Body, a JSON object or a form, within `bounds`. Raises `ApiError` if it asks for more.
+    """Check a JSON body of a route in `GENERATING` against `bounds`, and add defaults for missing
+    keys; without a default, the bound of tokens is added. A form, or a body of another route, stays
+    as it is.
 
-    With `counts` the output tokens that it allows are read from it.
+    With `counts` the output tokens that the body allows are read from it. Raises `ApiError` if the
+    body asks for more than `bounds` allow.
     """
     if route in GENERATING and bounds != NO_BOUNDS:
         body = _bounded(body, route, bounds)
@@ -73,8 +81,9 @@ def _bounded(body: bytes, route: str, bounds: BodyBounds) -> bytes:
 
 
 def _silent(route: str, bounds: BodyBounds) -> float:
-    """Tokens that a route gives if the body sets no limit; infinite if there is a default for
-    that.
+    """Most tokens that vLLM generates on `route` for a body without a limit.
+
+    Infinite if vLLM has no such number there, or if the tenant's own default replaces it.
     """
     return inf if "max_tokens" in bounds.defaults else SILENT.get(route, inf)
 
@@ -103,15 +112,22 @@ def _with(body: bytes, missing: Mapping[str, Any]) -> bytes:
 
 
 def _values(body: bytes, names: frozenset[str]) -> dict[str, Any]:
-    """Values of keys in a body that is known to be a JSON object; None for keys that it lacks."""
+    """Values of the keys `names` in a JSON object, by key; None for keys that it lacks.
+
+    A value of more than `LONGEST` bytes is not parsed: it is infinite if it begins with a digit,
+    else ``...``. Raises `msgspec.DecodeError` for a body that is not a JSON object, such as a form.
+    """
     found = _decoder(names)(body.removeprefix(b"\xef\xbb\xbf"))
     return {name: _value(bytes(getattr(found, name))) for name in names}
 
 
 def _value(text: bytes) -> Any:
-    if len(text) > LONGEST:
-        return inf if text[:1].isdigit() else ...  # a list, say, which the engine judges
-    return msgspec.json.decode(text)
+    if len(text) <= LONGEST:
+        return msgspec.json.decode(text)
+    if text[:1] in b"[{":
+        return ...  # the engine judges it
+    said = msgspec.json.decode(text, type=str) if text[:1] == b'"' else text.decode()
+    return inf if NUMERIC.fullmatch(said) else ...
 
 
 def _number(value: Any) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from mirage.serve.rates import NO_LIMITS, RateLimits
+from mirage.serve.access.rates import NO_LIMITS, RateLimits
 
 
 class AccessKey(msgspec.Struct, frozen=True):

@@ -16,15 +16,17 @@ from pydantic import BeforeValidator, Field, model_validator
 from mirage.config import ConfigError, LimitsSection, Strict, parsed, read_text, validated
 from mirage.problems import shown
 from mirage.serve.access.forms import AccessKey
+from mirage.serve.access.rates import rate_limits
 from mirage.serve.access.ring import date_of
-from mirage.serve.rates import rate_limits
 
 HASH = re.compile(r"[0-9a-f]{64}")
 OTHERS_MAY = stat.S_IRWXG | stat.S_IRWXO
 
 
 def parse_date(value: Any) -> datetime:
-    """Date and time with a zone, from YAML's value or RFC 3339 text. Raises `ValueError`."""
+    """Date and time with a zone, from YAML's value or RFC 3339 text. Raises `ValueError` for any
+    other value, and for a time without a zone.
+    """
     if isinstance(value, str):
         with suppress(ValueError):
             value = datetime.fromisoformat(value)
@@ -101,7 +103,7 @@ class KeysFile(Strict):
 def read_keys(path: Path, *, private: bool = True) -> tuple[AccessKey, ...]:
     """Keys in a file. With `private`, other users must have no rights to the file.
 
-    Raises `ConfigError`.
+    Raises `ConfigError` if they have, and if the file cannot be read or is invalid.
     """
     if private:
         check_private(path)
@@ -109,12 +111,16 @@ def read_keys(path: Path, *, private: bool = True) -> tuple[AccessKey, ...]:
 
 
 def keys_in(text: str, path: Path) -> tuple[AccessKey, ...]:
-    """Keys in the text of the file at `path`. Raises `ConfigError`."""
+    """Keys in the text of the file at `path`. Raises `ConfigError` if the text is no valid file of
+    keys.
+    """
     return tuple(one.key for one in validated(KeysFile, parsed(text, path), path).keys)
 
 
 def check_private(path: Path) -> None:
-    """Raise `ConfigError` if a file's mode gives rights to others than its owner."""
+    """Raise `ConfigError` if a file's mode gives rights to others than its owner, or cannot be
+    read.
+    """
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError) as error:

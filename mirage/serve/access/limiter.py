@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from mirage.serve.access.rates import RateLimits
 from mirage.serve.access.window import LENGTH_S, RateWindow, WindowBooking
-from mirage.serve.rates import RateLimits
 
 RETRY_S = 1.0
 """Seconds to wait after a refusal because of requests in flight, whose end cannot be predicted."""
@@ -40,7 +40,9 @@ class OverLimit(NamedTuple):
 
 @dataclass
 class LimitAccount:
-    """Requests and tokens of one key or tenant in the last minute."""
+    """Requests and tokens of one key or tenant that count now, and the number of its requests that
+    run.
+    """
 
     requests: RateWindow = field(default_factory=RateWindow)
     tokens: RateWindow = field(default_factory=RateWindow)
@@ -48,17 +50,21 @@ class LimitAccount:
 
 
 class LimitedEntry(NamedTuple):
-    """Share of one party in a request that was admitted."""
+    """Part that an admitted request has in the account of one key or tenant."""
 
     account: LimitAccount
     tokens: WindowBooking | None
-    """Booking of the request's tokens; None without a limit of tokens."""
+    """Booking of the request's tokens; None if there is no limit of tokens."""
     limit: int
     """Limit of tokens, 0 if there is none."""
 
 
 class Limiter:
-    """Accounts of all keys and tenants. Times are seconds of a clock that never goes back."""
+    """Limiter that admits requests by the limits of their keys and tenants, and keeps an account
+    for each.
+
+    Times are seconds of a clock that never goes back.
+    """
 
     def __init__(self) -> None:
         self._accounts: dict[tuple[str, str], LimitAccount] = {}
@@ -68,8 +74,8 @@ class Limiter:
     ) -> list[LimitedEntry] | OverLimit:
         """Admit a request that allows `tokens`, or return the refusal with the longest wait.
 
-        An admitted request has to `leave`. One that allows more tokens than a limit is admitted
-        once no others are booked, since the number is an estimate.
+        An admitted request has to `leave`. A request that allows more tokens than a limit is
+        admitted once no tokens of other requests are booked, since its number is an estimate.
         """
         pairs = [(party, self._account(party)) for party in parties]
         over = [one for party, account in pairs for one in _over(party, account, tokens, now)]
@@ -90,8 +96,8 @@ class Limiter:
                 account.tokens.lower(booking, tokens, now)
 
     def keep(self, kind: str, names: Collection[str]) -> None:
-        """Forget parties of this kind that are not among `names`, unless they have running
-        requests.
+        """Forget the accounts of this kind (key or tenant) whose names are not among `names`, but
+        for those with running requests.
         """
         for known in [k for k in self._accounts if k[0] == kind and k[1] not in names]:
             if not self._accounts[known].running:

@@ -14,9 +14,9 @@ from enum import Enum, auto
 from hashlib import sha256
 
 from mirage.serve.access.forms import AccessKey, AccessTable
-from mirage.serve.openai import ApiError
+from mirage.serve.api.openai import ApiError
+from mirage.serve.api.routes import OTHERS, ROUTES, RouteWay
 from mirage.serve.overview.page import PAGE_ROUTE
-from mirage.serve.routes import OTHERS, ROUTES, RouteWay
 
 BARE = frozenset({"/live", "/ready", PAGE_ROUTE})
 """Routes that need no key. The page shows nothing until its script has one."""

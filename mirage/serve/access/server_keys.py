@@ -13,7 +13,7 @@ from mirage.errors import InputRefused
 from mirage.serve.access.forms import AccessKey, AccessTable
 from mirage.serve.access.keys_file import read_keys
 from mirage.serve.access.ring import date_of, digest
-from mirage.serve.near import loopback
+from mirage.serve.http.local_request import loopback
 
 VARIABLE = "MIRAGE_API_KEY"
 FOLDER = "CREDENTIALS_DIRECTORY"
@@ -33,7 +33,9 @@ class KeySource:
     plain: AccessKey | None = None
 
     def read(self) -> tuple[AccessKey, ...] | None:
-        """All keys as they are now; None without a source. Raises `ConfigError`."""
+        """All keys as they are now; None if there is no source. Raises `ConfigError` for a file
+        that cannot be read or is invalid, or whose mode lets others read it.
+        """
         if self.file is None:
             return None if self.plain is None else (self.plain,)
         found = read_keys(self.file, private=self.private)
@@ -49,7 +51,8 @@ class KeySource:
 def key_source(file: Path | None, environment: MutableMapping[str, str]) -> KeySource:
     """Source of keys: `file`, or else systemd's credential; and the environment's variable.
 
-    The variable is removed from `environment`, which engines inherit. Raises `ConfigError`.
+    The variable is removed from `environment`, which engines inherit. Raises `ConfigError` if its
+    key is too short, or has blanks around it.
     """
     private = True
     if file is None and (folder := environment.get(FOLDER)):
@@ -71,17 +74,17 @@ def _plain(token: str) -> AccessKey | None:
 
 @dataclass(frozen=True)
 class OrderedKeys(KeySource):
-    """Keys that came with an order."""
+    """Keys that another process sends, as with several machines, instead of a file of keys."""
 
     keys: tuple[AccessKey, ...] = ()
 
     def read(self) -> tuple[AccessKey, ...]:
-        """All of them."""
+        """Return all keys that were sent last."""
         return self.keys
 
     @property
     def told(self) -> str:
-        """Words for who sees which keys hold."""
+        """Name of this source, for messages."""
         return "the order"
 
 
@@ -90,7 +93,7 @@ class ServerKeys:
 
     def __init__(self, source: KeySource, *, open_to_all: bool = False) -> None:
         """With `open_to_all` no key is asked for. Raises `InputRefused` if there is a source all
-        the same.
+        the same, and `ConfigError` if the keys cannot be read.
         """
         if open_to_all and source.told:
             raise InputRefused(f"--no-keys, and there are keys ({source.told}): leave one out")
@@ -106,9 +109,10 @@ class ServerKeys:
             )
 
     async def again(self) -> str:
-        """Read the keys again; return a line about them.
+        """Read the keys from their source again; return a line about them.
 
-        Raises `ConfigError`, with the table unchanged.
+        Raises `ConfigError` if they cannot be read, or this server asks for no keys; the table is
+        unchanged then.
         """
         if self.table.keys is None:
             raise ConfigError("this server asks for no keys: start it with --keys FILE")
@@ -117,7 +121,10 @@ class ServerKeys:
         return self.told(time.time())
 
     def ordered(self, keys: tuple[AccessKey, ...]) -> None:
-        """Have other keys by order. Raises `ConfigError` if they come from elsewhere."""
+        """Replace the keys by `keys`, which another process sent.
+
+        Raises `ConfigError` if this server's keys come from a file or from the environment.
+        """
         if not isinstance(self.source, OrderedKeys):
             raise ConfigError("this server has its keys from elsewhere: mirage keys reload")
         self.source = OrderedKeys(keys=keys)

@@ -38,13 +38,13 @@ class OutputAsked(NamedTuple):
     answers: int = 1
 
     def most(self, longest: int) -> int:
-        """Most tokens of all answers, if each has at most `longest`."""
+        """Most tokens of all answers, if each has at most `longest`; 0 if the body has no bound."""
         return min(self.tokens, longest) * self.answers
 
 
 def output_asked(body: bytes) -> OutputAsked:
-    """Number of output tokens for each answer, and of answers, that a JSON body asks for. For a
-    body that is not JSON no limit of tokens (0), and one answer."""
+    """Most output tokens that a JSON body allows for each answer, and its number of answers. A body
+    that is not JSON counts as one answer without a limit of tokens (0)."""
     try:
         asked = _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -1,4 +1,4 @@
-"""Amounts that count for a minute after they were taken. Pure; seconds of any clock."""
+"""Sliding window of a minute over amounts (requests or tokens). Pure; seconds of any clock."""
 
 from __future__ import annotations
 

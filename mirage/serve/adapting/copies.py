@@ -29,10 +29,11 @@ class AdapterCopies:
         return self._folder / digest
 
     def take(self, source: Path) -> str:
-        """Copy the adapter in `source`, unless there is a copy, and return its digest.
+        """Copy the adapter in `source`, and return the digest of its files. A second copy of the
+        same content is deleted again.
 
-        This takes as long as the files are copied. Raises `ValueError` for one that may not be
-        loaded, `OSError` for files that cannot be read or written.
+        Returns when the files are copied: use a thread. Raises `ValueError` for an adapter that may
+        not be loaded, `OSError` for files that cannot be read or written.
         """
         check_allowed(source, self._allowed)
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -57,7 +58,9 @@ class AdapterCopies:
 
 
 def _copied(source: Path, to: Path) -> bytes:
-    """Copy a file; return its digest. Raises `OSError`."""
+    """Copy a file; return its SHA-256. Raises `OSError` if it cannot be read, or the copy exists or
+    cannot be written.
+    """
     hashed = sha256()
     with source.open("rb") as file, to.open("xb") as copy:
         while part := file.read(MIB):

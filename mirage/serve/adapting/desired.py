@@ -20,7 +20,7 @@ KNOWN = re.compile(rf"(.+)@([0-9a-f]{{{DIGITS}}})", re.DOTALL)
 
 
 class EngineAdapter(NamedTuple):
-    """Adapter in an engine."""
+    """One adapter that an engine has loaded, by its name and the digest of its content."""
 
     name: str
     """Name by which requests ask for it."""
@@ -28,7 +28,7 @@ class EngineAdapter(NamedTuple):
 
     @property
     def known_as(self) -> str:
-        """Name by which the engine knows it."""
+        """Name by which the engine knows it, as ``name@digest``."""
         return f"{self.name}@{self.digest}"
 
 
@@ -46,8 +46,8 @@ class AdapterState(StrEnum):
     LOADING = "loading"
     LOADED = "loaded"
     FAILED = "failed"
-    """The adapter cannot be loaded. Another apply that changes it, or another engine, tries
-    again.
+    """The adapter cannot be loaded. It is tried again when `mirage apply` has changed its folder,
+    and by the tenant's next engine.
     """
 
 
@@ -68,8 +68,8 @@ class AdapterBook:
     digests: dict[str, str] = field(default_factory=dict)
     """Digests of declared adapters whose files have been read."""
     has: dict[EngineAdapter, Path] | None = None
-    """Adapters in the engine, each with the folder that it was loaded from; None without an
-    engine.
+    """Adapters in the engine, each with the declared folder whose copy was loaded; None if there is
+    no engine.
     """
     failed: dict[str, str] = field(default_factory=dict)
     """Reasons why declared adapters cannot be loaded, by name."""
@@ -77,8 +77,8 @@ class AdapterBook:
     failures: int = 0
 
     def declares(self, adapters: Mapping[str, Path]) -> None:
-        """Replace the declared adapters; digests and failures of those that have changed are
-        dropped.
+        """Replace the declared adapters. Digests and failures are dropped of those that have
+        another folder now, or are declared no longer.
         """
         for name, folder in self.declared.items():
             if adapters.get(name) != folder:
@@ -103,9 +103,11 @@ class AdapterBook:
         return [one for one in self.has or {} if one not in serving]
 
     def serving(self) -> dict[str, EngineAdapter]:
-        """Adapter in the engine that answers requests, by each declared name.
+        """Adapter in the engine that answers requests, by declared name; a name that has none is
+        left out.
 
-        The earlier one stays until the declared one is loaded.
+        Until the declared files are loaded, it is the adapter that was loaded earlier under the
+        name.
         """
         found: dict[str, EngineAdapter] = {}
         for one in self.has or {}:
@@ -125,7 +127,9 @@ class AdapterBook:
         return {name: str(self.has[one]) for name, one in self.serving().items()}
 
     def names(self) -> dict[str, str]:
-        """The engine's names of the adapters that requests may ask for, by name."""
+        """The engine's names of the adapters that requests may ask for, by the names that requests
+        use.
+        """
         return {name: one.known_as for name, one in self.serving().items()}
 
     def told(self) -> dict[str, AdapterTold]:

@@ -18,38 +18,42 @@ ANSWER_S = 120.0
 
 
 class AdaptersUnknown(Exception):
-    """The engine's API server gave no usable answer."""
+    """Error: the engine's API server does not answer, or gives no usable answer."""
 
 
 class EngineAdapterRoutes:
-    """Client of these routes at one `socket`."""
+    """Client of vLLM's routes for adapters, at the `socket` of one engine's API server."""
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket
 
     async def listed(self) -> dict[str, str]:
-        """Folder of each model and adapter by the engine's name; empty if unknown.
+        """Folder of each model and adapter, by the name that the engine has for it; an empty text
+        if the engine tells no folder.
 
-        Raises `AdaptersUnknown`.
+        Raises `AdaptersUnknown` if the engine does not answer, or not with a list.
         """
         async with self._asked("GET", LISTED) as answer:
             if answer.status != 200:
                 raise AdaptersUnknown(f"{LISTED} answers {answer.status}")
-            told = await answer.json()
-        return {card["id"]: card.get("root") or "" for card in told["data"]}
+            try:
+                told = await answer.json()
+                return {card["id"]: card.get("root") or "" for card in told["data"]}
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise AdaptersUnknown(f"{LISTED} answers no list of models: {error!r}") from None
 
     async def load(self, name: str, folder: Path) -> str:
         """Load an adapter; return the reason why it cannot be loaded, or an empty text.
 
-        Raises `AdaptersUnknown`.
+        Raises `AdaptersUnknown` if the engine does not answer.
         """
         return await self._told(LOAD, {"lora_name": name, "lora_path": str(folder)})
 
     async def unload(self, name: str) -> str:
-        """Unload an adapter, which running requests go on using; return the reason why not, or
-        empty.
+        """Unload an adapter, which running requests go on using; return the reason why it cannot be
+        unloaded, or an empty text.
 
-        Raises `AdaptersUnknown`.
+        Raises `AdaptersUnknown` if the engine does not answer.
         """
         return await self._told(UNLOAD, {"lora_name": name})
 

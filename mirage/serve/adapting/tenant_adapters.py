@@ -13,7 +13,7 @@ from mirage.serve.adapting.desired import AdapterBook, EngineAdapter, parsed
 from mirage.serve.adapting.engine_routes import AdaptersUnknown, EngineAdapterRoutes
 
 FOUND_S = 2.0
-"""Seconds for an engine of an earlier server to tell its adapters."""
+"""Seconds in which an adopted engine has to tell its adapters."""
 AGAIN_S = 5.0
 """Seconds until an engine that did not answer is asked again."""
 ON_THEIR_WAY_S = 1.0
@@ -33,7 +33,7 @@ class TenantAdapters:
         seen: Callable[[], Awaitable[None]],
         say: Callable[[str], None],
     ) -> None:
-        """`seen` returns once the router acts by what `book` has."""
+        """`seen` returns once the router knows the adapters that `book` has."""
         self._book, self._routes, self._copies = book, routes, copies
         self._seen, self._say = seen, say
         self._news = asyncio.Event()
@@ -48,7 +48,7 @@ class TenantAdapters:
 
     async def settled(self) -> None:
         """Return when a running engine has the declared adapters, but for those that cannot be
-        loaded.
+        loaded. Returns also if the engine does not answer, and immediately if there is no engine.
         """
         await self._settled.wait()
 
@@ -68,7 +68,9 @@ class TenantAdapters:
         book.has = has
 
     async def found(self) -> None:
-        """Learn which adapters an engine has that another server started."""
+        """Ask an adopted engine, which another server started, for its adapters; `keep` then loads
+        those that it lacks.
+        """
         book = self._book
         book.has = {}
         if not book.declared:
@@ -87,7 +89,9 @@ class TenantAdapters:
         self._settled.set()
 
     async def keep(self) -> None:
-        """Load and unload adapters whenever the declaration changes. Never returns."""
+        """Load and unload adapters whenever the declaration changes. An engine that does not answer
+        is asked again after `AGAIN_S`. Never returns.
+        """
         while True:
             await self._news.wait()
             self._news.clear()
@@ -106,8 +110,8 @@ class TenantAdapters:
             self._settled.set()
 
     async def _have(self) -> None:
-        """Load the adapters that the engine lacks, and wait for the router. Raises
-        `AdaptersUnknown`.
+        """Load the adapters that the engine lacks, and wait until the router knows them. Raises
+        `AdaptersUnknown` if the engine does not answer.
         """
         self._book.has = has = await self._look()
         await self._read_all()
@@ -115,7 +119,9 @@ class TenantAdapters:
         await self._seen()
 
     async def _let_go(self) -> None:
-        """Unload adapters that requests can no longer name. Raises `AdaptersUnknown`."""
+        """Unload adapters that requests can no longer name. Raises `AdaptersUnknown` if the engine
+        does not answer.
+        """
         if surplus := self._book.surplus():
             await asyncio.sleep(ON_THEIR_WAY_S)
             for one in surplus:
@@ -125,7 +131,10 @@ class TenantAdapters:
     # -- one step -----------------------------------------------------------------------
 
     async def _look(self) -> dict[EngineAdapter, Path]:
-        """Adapters in the engine, each with its folder. Raises `AdaptersUnknown`."""
+        """Adapters that the engine has loaded from our copies, each with the folder that it was
+        copied from, or that of the copy if that is not known. Raises `AdaptersUnknown` if the
+        engine does not answer.
+        """
         before, listed = self._book.has or {}, await self._routes.listed()
         return {
             one: before.get(one, Path(folder))
@@ -149,9 +158,10 @@ class TenantAdapters:
                 book.digests[name] = digest
 
     async def _load_missing(self, has: dict[EngineAdapter, Path]) -> None:
-        """Load declared adapters into the engine, and add them to `has`, those that it has.
+        """Load the declared adapters that the engine lacks, and add them to `has`, the adapters in
+        the engine.
 
-        Raises `AdaptersUnknown`.
+        Raises `AdaptersUnknown` if the engine does not answer.
         """
         book = self._book
         for one in book.missing():
@@ -167,12 +177,14 @@ class TenantAdapters:
                 self._say(f"adapter {one.name!r} loaded from {folder}")
 
     async def _unload(self, one: EngineAdapter) -> None:
-        """Unload an adapter. Raises `AdaptersUnknown`."""
-        if reason := await self._routes.unload(one.known_as):
-            self._say(f"adapter {one.known_as!r} stays in its engine: {reason}")
+        """Ask the engine to unload an adapter, which no longer counts as loaded, even if the engine
+        refuses. Raises `AdaptersUnknown` if the engine does not answer.
+        """
+        reason = await self._routes.unload(one.known_as)
         if self._book.has is not None:
             self._book.has.pop(one, None)
-        self._say(f"adapter {one.name!r} let go")
+        stays = f"adapter {one.known_as!r} stays in its engine: {reason}"
+        self._say(stays if reason else f"adapter {one.name!r} let go")
 
     def _fails(self, name: str, folder: Path, reason: str) -> None:
         if self._book.declared.get(name) == folder:

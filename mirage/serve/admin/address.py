@@ -1,4 +1,4 @@
-"""Admin sockets: their names, and those of this user's servers that listen."""
+"""Admin sockets, as commands find them: those at which servers of this user listen."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import os
 import socket
 import stat
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from mirage.errors import InputRefused
-from mirage.serve.places import PRIVATE, places
-from mirage.serve.rundir import ADMIN_SOCKETS
+from mirage.serve.rundir.folders import ADMIN_SOCKETS
+from mirage.serve.rundir.parent_folders import PRIVATE, places
 
 RUN_FOLDERS = "mirage-*"
 CREDENTIALS = struct.Struct("3i")
@@ -19,7 +20,7 @@ CREDENTIALS = struct.Struct("3i")
 
 
 class Credentials(NamedTuple):
-    """Process at the other end of a Unix socket; of a server it is the one that began to listen."""
+    """Process at the other end of a Unix socket; for a client it is the process that listens."""
 
     pid: int
     uid: int
@@ -27,8 +28,8 @@ class Credentials(NamedTuple):
 
 
 def credentials(connected: socket.socket) -> Credentials:
-    """Process at the other end of a Unix socket. Raises `OSError` if it is none, or not
-    connected.
+    """Process at the other end of a Unix socket. Raises `OSError` if `connected` is no Unix
+    socket, or is not connected.
     """
     told = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
     return Credentials(*CREDENTIALS.unpack(told))
@@ -61,10 +62,15 @@ def chosen(named: Path | None) -> Path:
             f"no `mirage serve` of this user is found in {places().sockets}: start one, wait until "
             "it has printed `operators: --socket PATH`, or name that socket"
         )
+    refuse_several(found)
+    return next(iter(found))
+
+
+def refuse_several(found: Mapping[Path, Credentials]) -> None:
+    """Raise `InputRefused` if `found` has several servers, of which the command must name one."""
     if len(found) > 1:
         each = ", ".join(f"{path} (pid {who.pid})" for path, who in found.items())
         raise InputRefused(f"{len(found)} servers run here, name one by --socket: {each}")
-    return next(iter(found))
 
 
 def listening() -> dict[Path, Credentials]:

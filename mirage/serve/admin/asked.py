@@ -10,13 +10,13 @@ import msgspec
 from aiohttp import web
 
 from mirage.config import TenantSection
+from mirage.serve.api.openai import ApiError
 from mirage.serve.apply.revision import Revision
-from mirage.serve.openai import ApiError
 
 
 def as_json(told: Any, revision: Revision, status: int = 200) -> web.Response:
-    """Answer of this `status` with `told`, one of the forms, as JSON; its ``ETag`` is the
-    revision."""
+    """Answer with HTTP status `status` and `told`, a struct of a `forms.py`, as JSON; its ``ETag``
+    header is the revision."""
     return web.Response(
         body=msgspec.json.encode(told, enc_hook=str) + b"\n",
         content_type="application/json",
@@ -50,15 +50,15 @@ def check_fresh(request: web.Request, revision: Revision) -> None:
 
 
 def seconds(request: web.Request) -> float | None:
-    """Seconds for running requests to end, from ``?drain_s=``; None without it. Raises
-    `ApiError`.
+    """Seconds for running requests to end, from ``?drain_s=``; None if the query has no such key.
+    Raises `ApiError` if it is no number from 0 to 1,000,000.
     """
     return number(request, "drain_s", "seconds", 0, 1_000_000)
 
 
 def number(request: web.Request, name: str, unit: str, least: float, most: float) -> float | None:
-    """Number from `least` to `most` in the query's key `name`; None without it. Raises
-    `ApiError`.
+    """Number from `least` to `most` in the query's key `name`; None if the query has no such key.
+    Raises `ApiError` for any other value; its message calls the number `unit`.
     """
     word = request.query.get(name)
     if word is None:
@@ -73,8 +73,8 @@ def number(request: web.Request, name: str, unit: str, least: float, most: float
 
 
 def switched_on(request: web.Request, name: str) -> bool:
-    """True if the query's key `name` is ``1``, false if it is ``0`` or missing. Raises
-    `ApiError`.
+    """True if the query's key `name` is ``1``, false if it is ``0`` or missing. Raises `ApiError`
+    for any other value.
     """
     word = request.query.get(name, "0")
     if word not in ("0", "1"):

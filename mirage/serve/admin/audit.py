@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from aiohttp import web
 
 from mirage.serve.admin.address import credentials
-from mirage.serve.openai import ApiError
+from mirage.serve.api.openai import ApiError
 
 audit = logging.getLogger("mirage.serve.admin.audit")
 audit.setLevel(logging.INFO)

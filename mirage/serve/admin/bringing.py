@@ -6,12 +6,12 @@ from aiohttp import web
 
 from mirage.serve.admin.asked import as_json
 from mirage.serve.admin.audit import audited
-from mirage.serve.ahead import WeightsAhead
 from mirage.serve.apply.revision import Revision
+from mirage.serve.models.weights_ahead import WeightsAhead
 
 
 class Bringing:
-    """Routes over the `ahead` of this machine, which brings the weights."""
+    """Route ``POST /weights/MODEL``, which has `ahead` bring weights into this machine's store."""
 
     def __init__(self, ahead: WeightsAhead, revision: Revision) -> None:
         self.ahead, self._revision = ahead, revision
@@ -21,8 +21,8 @@ class Bringing:
         return [web.post("/weights/{model:(?s:.+)}", self._bring)]
 
     async def _bring(self, request: web.Request) -> web.Response:
-        """Bring a model's weights, by its name or id; if they come already, answer how far they
-        are.
+        """Begin to bring a model's weights into this machine's store, unless they are there or on
+        their way, and answer with the progress. The path has the model's name or id in a store.
         """
         model = request.match_info["model"]
         if self.ahead.knows(model):

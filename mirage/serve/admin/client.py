@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import socket
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,14 +39,31 @@ Form = TypeVar("Form")
 
 
 class Lines:
-    """Lines of a watch, as they come. The watch has begun when this object is made."""
+    """Lines of ``GET /watch``, one for each change of a tenant's state, as they arrive.
 
-    def __init__(self, answer: http.client.HTTPResponse) -> None:
-        self._answer = answer
+    The server has begun to send changes when this object is made.
+    """
+
+    def __init__(
+        self, answer: http.client.HTTPResponse, connection: socket.socket, limit_s: float | None
+    ) -> None:
+        """`connection` has the answer. Lines are awaited for `limit_s` seconds in all; None:
+        without limit.
+        """
+        self._answer, self._connection = answer, connection
+        self._limit_s, self._until = limit_s, time.monotonic() + (limit_s or 0.0)
 
     def __iter__(self) -> Iterator[StateChange]:
-        while line := self._answer.readline():
+        while line := self._line():
             yield _decoded(line, StateChange)
+
+    def _line(self) -> bytes:
+        """The next line; empty at the end. Raises `TimeoutError` when this object is `limit_s`
+        seconds old.
+        """
+        if self._limit_s is not None:
+            self._connection.settimeout(max(0.001, self._until - time.monotonic()))
+        return self._answer.readline()
 
 
 class AdminClient:
@@ -59,7 +77,7 @@ class AdminClient:
         self._path = path
 
     def tenants(self) -> TenantsTold:
-        """All tenants, with the server and its device."""
+        """State of each tenant, and once for all of them, facts about the server and its device."""
         return self._told("GET", "/tenants", TenantsTold)
 
     def tenant(self, name: str) -> TenantStatus:
@@ -105,8 +123,9 @@ class AdminClient:
         return self._told("PUT", f"/config?{query}", ApplyTold, text.encode(), APPLY_S)
 
     def set(self, name: str, keys: Mapping[str, Any], drain_s: float | None = None) -> ApplyTold:
-        """Change keys of one tenant; None as a value removes the key. If it starts anew for that,
-        its running requests have `drain_s` seconds, None for the server's own time."""
+        """Change keys of one tenant; None as a value removes the key. If the change needs a new
+        engine, running requests may finish for `drain_s` seconds, None for the server's own
+        time."""
         path, body = f"{_path(name)}?{_drain(drain_s)}", msgspec.json.encode(keys)
         return self._told("PATCH", path, ApplyTold, body, APPLY_S)
 
@@ -132,10 +151,11 @@ class AdminClient:
         return self._told("POST", "/keys", KeysTold).line
 
     @contextmanager
-    def watch(self) -> Iterator[Lines]:
-        """Context with the changes of states from now on."""
+    def watch(self, limit_s: float | None = None) -> Iterator[Lines]:
+        """Context with the changes of states from now on, for `limit_s` seconds at most."""
         with self._connected(None) as connection:
-            yield Lines(self._answer(connection, "GET", "/watch"))
+            own: socket.socket = connection.sock  # the answer has it later
+            yield Lines(self._answer(connection, "GET", "/watch"), own, limit_s)
 
     def _told(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -16,11 +16,13 @@ import typer
 from mirage.config import parsed_value, read_text
 from mirage.control.roster.states import LifeState
 from mirage.errors import CommandFailed, InputRefused
+from mirage.options import JsonOption
+from mirage.printed import json_object
 from mirage.serve.admin.acts import DRAIN_S, target
 from mirage.serve.admin.address import chosen
 from mirage.serve.admin.client import AdminClient
 from mirage.serve.admin.following import followed
-from mirage.serve.admin.forms import ActTaken, OperatorAct, StateChange
+from mirage.serve.admin.forms import FORM_VERSION, ActTaken, OperatorAct, StateChange
 from mirage.serve.admin.shown import described, process_table
 from mirage.serve.apply.forms import ABSENT, ApplyTold, DeviceAwaits
 
@@ -35,7 +37,9 @@ SocketOption = Annotated[
 NameArgument = Annotated[str, typer.Argument(help="Name of the tenant, as `mirage ps` shows it.")]
 WaitOption = Annotated[
     bool,
-    typer.Option("--wait", help="Return when the state is reached, not when the command is taken."),
+    typer.Option(
+        "--wait", help="Return when the state is reached; without it, when the command is accepted."
+    ),
 ]
 
 
@@ -52,22 +56,23 @@ class TenantVerb(StrEnum):
     REMOVE = "remove"
 
 
-def ps_command(socket: SocketOption = None) -> None:
+def ps_command(as_json: JsonOption = False, socket: SocketOption = None) -> None:
     """List the tenants of a running server: state, memory, requests, and what comes next.
 
     DEVICE is the device memory a tenant holds now, SHARE what is guaranteed while it is awake.
     """
-    typer.echo(process_table(_client(socket).tenants(), time.time()))
+    told = _client(socket).tenants()
+    typer.echo(json_object(FORM_VERSION, told) if as_json else process_table(told, time.time()))
 
 
 def tenants_command(
-    verb: Annotated[TenantVerb, typer.Argument(help="Command for the tenant.")],
+    verb: Annotated[TenantVerb, typer.Argument(help="What to do with the tenant.")],
     name: NameArgument,
     keys: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[KEY=VALUE]...",
-            help="With set: as in the file, engine_args.KEY too; an empty value unsets the key.",
+            help="With set: keys as in CONFIG, or engine_args.KEY; an empty value removes the key.",
         ),
     ] = None,
     wait: WaitOption = False,
@@ -77,10 +82,13 @@ def tenants_command(
             min=0,
             max=1e6,
             metavar="SECONDS",
-            help="Time for running requests to end, before it sleeps or stops.",
+            help="Time for running requests to end before the tenant sleeps or stops.",
             show_default=f"{DRAIN_S:g} with drain, else roster.drain_s of the configuration",
         ),
     ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="With show: print one JSON object instead.")
+    ] = False,
     socket: SocketOption = None,
 ) -> None:
     """Show a tenant, put it to sleep, wake it, stop it, start it anew, drain it, or change it.
@@ -89,9 +97,12 @@ def tenants_command(
     Requests that still run when a drain is over wait until their tenant is awake again if it
     sleeps, and end with an error if it stops.
     """
+    if as_json and verb is not TenantVerb.SHOW:
+        raise InputRefused(f"--json works only with show: leave it out with {verb}")
     client, given = _client(socket), _keys(keys or [], verb)
     if verb is TenantVerb.SHOW:
-        typer.echo(described(client.tenant(name), time.time()))
+        told = client.tenant(name)
+        typer.echo(json_object(FORM_VERSION, told) if as_json else described(told, time.time()))
         return
     if verb is TenantVerb.SET:
         _declare(client, lambda: client.set(name, given, drain), wait=wait)
@@ -129,8 +140,18 @@ def apply_command(
             show_default="roster.drain_s of the configuration",
         ),
     ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=1e6,
+            metavar="SECONDS",
+            help="With --wait: longest time until all has settled, else the command fails.",
+            show_default="no limit",
+        ),
+    ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="With --dry-run: one JSON object instead.")
+        bool, typer.Option("--json", help="With --dry-run: print one JSON object instead.")
     ] = False,
     socket: SocketOption = None,
 ) -> None:
@@ -140,14 +161,17 @@ def apply_command(
     With --dry-run also what each tenant's latencies would become: the last hour's requests are
     simulated as they are served now, and as they would be.
     """
-    client, text = _client(socket), read_text(file)
     if as_json and not dry_run:
-        raise InputRefused("--json is for --dry-run: add that, or leave it out")
+        raise InputRefused("--json works only with --dry-run: add that, or leave it out")
+    if timeout is not None and not wait:
+        raise InputRefused("--timeout works only with --wait: add that, or leave it out")
+    client, text = _client(socket), read_text(file)
     if dry_run:
         told = client.apply(text, file, dry_run=True, drain_s=drain)
         _foretell(told, client, as_json=as_json)
         return
-    _declare(client, partial(client.apply, text, file, drain_s=drain), wait=wait)
+    apply = partial(client.apply, text, file, drain_s=drain)
+    _declare(client, apply, wait=wait, limit_s=timeout)
 
 
 def logs_command(
@@ -195,13 +219,21 @@ def _foretell(told: ApplyTold, client: AdminClient, *, as_json: bool) -> None:
         typer.echo(text)
 
 
-def _declare(client: AdminClient, declare: Callable[[], ApplyTold], *, wait: bool) -> None:
-    """Carry out a change of declarations, print its effects, and on `wait` wait for them."""
+def _declare(
+    client: AdminClient,
+    declare: Callable[[], ApplyTold],
+    *,
+    wait: bool,
+    limit_s: float | None = None,
+) -> None:
+    """Carry out a change of declarations, print its effects, and on `wait` wait for them, for
+    `limit_s` seconds at most.
+    """
     if not wait:
         typer.echo("\n".join(declare().lines))
         return
     sleeps = _sleeps(client)
-    with client.watch() as lines:
+    with client.watch(limit_s) as lines:
         told = declare()
         typer.echo("\n".join(told.lines))
         _until_settled(told, lines, sleeps=sleeps)
@@ -215,7 +247,7 @@ def _until_settled(told: ApplyTold, lines: Iterable[StateChange], *, sleeps: boo
     """Print changes of states until all tenants are as `told` expects.
 
     `sleeps` is True if the server's tenants can sleep. Raises `CommandFailed` if a tenant fails, is
-    removed, is added again or is told to do something else, or if the server ends.
+    removed, is added again or is told to do something else, if the server ends, or if time is over.
     """
     awaits = told.devices or {"": DeviceAwaits(revision=told.revision, awaited=told.awaited)}
     left = {
@@ -225,7 +257,11 @@ def _until_settled(told: ApplyTold, lines: Iterable[StateChange], *, sleeps: boo
     }
     changes = iter(lines)
     while left:
-        if (change := next(changes, None)) is None:
+        try:
+            change = next(changes, None)
+        except TimeoutError:
+            raise CommandFailed(f"time is over: {_wanted(left)}; what was applied holds") from None
+        if change is None:
             names = ", ".join(dict.fromkeys(name for _, name in left))
             raise CommandFailed(f"the server ended before {names} had settled")
         place = change.device, change.tenant
@@ -243,15 +279,26 @@ def _until_settled(told: ApplyTold, lines: Iterable[StateChange], *, sleeps: boo
             _check_may_come(change)
 
 
+def _wanted(left: Mapping[tuple[str, str], str]) -> str:
+    """Words about tenants, each with its device and the state that it has not reached."""
+    each = [
+        f"{name} is not {state} yet{f' on {device}' if device else ''}"
+        for (device, name), state in left.items()
+    ]
+    return ", ".join(each)
+
+
 def _is_now(change: StateChange) -> str:
     where = f" on {change.device}" if change.device else ""
     return f"{change.tenant} is {change.state}{where}"
 
 
 def _keys(words: list[str], verb: TenantVerb) -> dict[str, Any]:
-    """Values of words of the form KEY=VALUE. Raises `InputRefused`."""
+    """Values of words of the form KEY=VALUE. Raises `InputRefused` for words of another form, and
+    if `verb` needs words or takes none.
+    """
     if words and verb is not TenantVerb.SET:
-        raise InputRefused(f"{verb} takes no {words[0]!r}: keys are for set")
+        raise InputRefused(f"{verb} takes no {words[0]!r}: only set takes keys")
     if not words and verb is TenantVerb.SET:
         raise InputRefused("set needs keys: write KEY=VALUE, as priority=1")
     if wrong := [word for word in words if "=" not in word]:

@@ -17,12 +17,12 @@ from mirage.config import LARGEST_FILE
 from mirage.errors import CommandFailed, InputRefused
 from mirage.serve.admin.asked import as_json, check_fresh, known, seconds, switched_on
 from mirage.serve.admin.audit import audited
+from mirage.serve.api.openai import ApiError, Handler
 from mirage.serve.apply.appliers import AppliesConfigs, whole
-from mirage.serve.apply.edits import with_keys, without
+from mirage.serve.apply.edits import check_keys, with_keys, without
 from mirage.serve.apply.forms import ApplyTold, ConfigTold
 from mirage.serve.apply.revision import Revision
 from mirage.serve.apply.source import Written, written
-from mirage.serve.openai import ApiError, Handler
 
 Edit = Callable[[Written], Written]
 FIXED = "with several devices the server above says who is served here: apply it at its socket"
@@ -43,7 +43,7 @@ class Declaring:
 
     @property
     def revision(self) -> Revision:
-        """Revision of operators' wishes."""
+        """Number that each accepted act or apply of an operator raises."""
         return self._applier.revision
 
     def routes(self) -> list[web.RouteDef]:
@@ -134,7 +134,9 @@ def _refusals() -> Iterator[None]:
 
 
 async def _text(request: web.Request) -> str:
-    """Body of a request as text. Raises `ApiError`."""
+    """Body of a request as text. Raises `ApiError` for a body that is too long, incomplete or not
+    UTF-8.
+    """
     try:
         return (await request.read()).decode()
     except web.HTTPRequestEntityTooLarge:
@@ -155,7 +157,9 @@ def _keys(text: str) -> dict[str, Any]:
 
 def _with_keys(name: str, keys: dict[str, Any], before: Written) -> Written:
     _check_known(name, before)
-    return replace(before, raw=with_keys(before.raw, name, keys), sha256="")
+    edited = with_keys(before.raw, name, keys)
+    check_keys(edited, name)
+    return replace(before, raw=edited, sha256="")
 
 
 def _without(name: str, before: Written) -> Written:

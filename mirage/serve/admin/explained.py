@@ -13,11 +13,11 @@ from mirage.serve.admin.shown import span
 from mirage.units import size
 
 LEAST = 0.5
-"""Estimated number of preemptions or waits saved below which it is left out of the text."""
+"""Least estimated number of saved preemptions, or of saved waits, that the text mentions."""
 
 
 def explanation(told: WhyTold) -> str:
-    """Text about the plan's moves, then the loans: lasting ones first, larger ones before smaller.
+    """Text about the plan's moves, then about the loans: first those with most bytes lent now.
 
     For several devices it is about moves of models between them.
     """
@@ -38,7 +38,8 @@ def _placements(moves: list[MoveTold], told: WhyTold) -> str:
 
 
 def placement_lines(move: MoveTold) -> list[str]:
-    """Lines on a move of models: the decision, their devices before and after, and the steps."""
+    """Lines about a move of models: the decision, each model's devices before and after, and the
+    steps."""
     when = datetime.fromtimestamp(move.t, UTC).strftime("%Y-%m-%d %H:%M:%S")
     lines = [f"{when} UTC, {move.result}: {move.why}"]
     for model in dict.fromkeys(step.model for step in move.steps):

@@ -17,7 +17,7 @@ from mirage.control.moves import Kind, Move
 from mirage.serve.admin.asked import as_json, number, tenant_named
 from mirage.serve.admin.forms import LONGEST_S, LoanTold, WhyTold
 from mirage.serve.apply.revision import Revision
-from mirage.serve.registry import Registry, moved
+from mirage.serve.registry.registry import Registry, moved
 
 LAST_S = 3600.0
 PAGE_LOANS = 500
@@ -28,7 +28,8 @@ MOST_MOVES = 1000
 class Explaining:
     """Route of `mirage why` over one device's loans.
 
-    `clock` is in seconds since 1970; `running` is the clock of the loans.
+    `clock` returns seconds since 1970; `running` returns seconds of the monotonic clock by which
+    the loans are timed.
     """
 
     def __init__(
@@ -50,8 +51,8 @@ class Explaining:
         return [web.get("/why", self._why)]
 
     async def _why(self, request: web.Request) -> web.Response:
-        """Answer `GET /why`. Data that changes is copied at once, the rest is computed in a
-        thread.
+        """Answer `GET /why`. Data that changes is copied first, without a pause; the rest is
+        computed in a thread.
         """
         found = self._found(request)
         return await asyncio.to_thread(lambda: as_json(told(found), self._revision))

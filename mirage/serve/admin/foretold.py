@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
 
+from mirage.printed import json_object
+from mirage.serve.admin.forms import FORM_VERSION
 from mirage.serve.apply.forms import ApplyTold
 from mirage.serve.whatif.forms import PastRow
 from mirage.serve.whatif.prediction import NoPrediction, Prediction, errors, predict
@@ -40,7 +41,7 @@ def foretold(told: ApplyTold, past: Callable[[], Sequence[PastRow]]) -> Foretold
 def foretold_of_devices(
     told: ApplyTold, past: Callable[[str], Sequence[PastRow]]
 ) -> dict[str, Foretold]:
-    """Predict latencies on each of several devices whose configuration changes at once.
+    """Predict latencies on each of several devices whose configuration changes immediately.
 
     `past` returns the requests of a device in the last hour. A model that moves after the change is
     simulated on no device.
@@ -67,7 +68,7 @@ def as_object(told: ApplyTold, found: Foretold, devices: Mapping[str, Foretold])
         del one["what_if"]
         one |= _as_keys(devices.get(name, Foretold()))
     del plain["what_if"]
-    return json.dumps(plain | _as_keys(found), indent=2)
+    return json_object(FORM_VERSION, plain | _as_keys(found))
 
 
 def _as_keys(found: Foretold) -> dict[str, Any]:

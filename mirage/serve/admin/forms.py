@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from mirage.serve.coming import WeightsComing
+from mirage.serve.models.weights_progress import WeightsComing
 
 FORM_VERSION = 4
 LONGEST_S = 1_000_000
@@ -71,11 +71,12 @@ class TenantStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes that its engine holds; while it starts, those that it may come to hold."""
     share_bytes: int | None
     asleep_bytes: int | None
-    """Bytes that it holds asleep; None if the policy has no sleep."""
+    """Bytes that it holds whenever it sleeps; None if the policy has no sleep."""
     running: int
-    """Number of requests that were passed on to its engine and have not ended."""
+    """Number of requests that its engine got and that have not ended; 0 while it sleeps or wakes.
+    """
     waiting: int
-    """Number of requests that wait until it is awake."""
+    """Number of requests that wait until it is awake, also inside its sleeping engine."""
     ready_s: float | None
     """Predicted seconds until it would be ready if it were asked for now; None if unknown."""
     yields_s: float | None
@@ -85,6 +86,8 @@ class TenantStatus(msgspec.Struct, frozen=True, kw_only=True):
     adapters: list[AdapterStatus]
     restarts: int
     log: str
+    removed: bool = False
+    """True for a tenant that was removed from the configuration and has not ended yet."""
 
 
 class DeviceStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +98,10 @@ class DeviceStatus(msgspec.Struct, frozen=True, kw_only=True):
     policy: str
     device: str
     device_bytes: int
+    routers: list[str] = []
+    """Machines whose routers are connected to the device, beside its own router; sorted."""
+    own_router: bool = True
+    """True if the device's own router is connected."""
 
 
 class TenantsTold(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,17 +180,19 @@ class LoanTold(msgspec.Struct, frozen=True, kw_only=True):
     wait_s: float
     """Seconds for which steps of the lender waited for streamed layers or experts."""
     token_s: float
-    """Seconds that these waits added to the lender's tokens, over all tokens."""
+    """Seconds by which these waits delayed the lender's tokens, summed over all tokens."""
     tokens: int
     """Number of tokens that the lender decoded during the loans."""
     requests: int
     """Number of the lender's requests that ran during the loans."""
     preemptions_saved: float
-    """Estimated number of preemptions that the borrower avoided; the next two are estimates too."""
+    """Estimated number of preemptions that the borrower avoided."""
     waits_saved: float
-    """Number of the borrower's requests that did not have to wait."""
+    """Estimated number of the borrower's requests that did not have to wait."""
     request_s: float
-    """Seconds for which the borrower's requests ran on this memory, over all requests."""
+    """Estimated seconds for which the borrower's requests ran on this memory, summed over all
+    requests.
+    """
 
 
 class MoveStepTold(msgspec.Struct, frozen=True):
@@ -197,7 +206,7 @@ class MoveStepTold(msgspec.Struct, frozen=True):
     result: str = ""
     """``under way``, ``done``, ``failed`` or ``left out``; empty before the step begins."""
     words: str = ""
-    """Words about its progress, the reason of a failure, or the rest that remains."""
+    """Words about the step's progress, the reason of its failure, or its result; may be empty."""
     seconds: float = 0.0
 
 

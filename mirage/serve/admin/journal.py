@@ -24,7 +24,7 @@ class SeenState(NamedTuple):
 
 
 class StateJournal:
-    """Remembers each tenant's state. `now` is in seconds of any clock."""
+    """Record of each tenant's state. `now` is in seconds of any clock."""
 
     def __init__(self, found: Mapping[str, SeenState], now: float) -> None:
         self._seen = {name: seen._replace(since=now) for name, seen in found.items()}

@@ -14,6 +14,7 @@ import typer
 
 from mirage.config import read_text
 from mirage.errors import CommandFailed, InputRefused
+from mirage.printed import json_object
 from mirage.private_file import replace_private
 from mirage.serve.access.forms import AccessKey
 from mirage.serve.access.keys_file import check_private, entry, keys_in, read_keys, with_entry
@@ -31,6 +32,7 @@ NOWHERE = Path("the new key")
 """Name in messages where no file is named."""
 TAKEN = "mirage keys reload, or SIGHUP, has a server take it"
 HEADINGS = ("NAME", "SHA256", "OPENS", "EXPIRES", "LIMITS")
+SCHEMA_VERSION = 1
 
 
 class KeysVerb(StrEnum):
@@ -53,26 +55,31 @@ def keys_command(
         str | None,
         typer.Option(
             metavar="A,B|all|none",
-            help="Tenants that it may use, with their adapters, or single adapters.",
+            help="Tenants that the key may use, with their adapters, or single adapters.",
             show_default="all, or as the other key of that name",
         ),
     ] = None,
     expires: Annotated[
         str | None,
         typer.Option(
-            metavar="30d", help="Time until it expires, in hours (12h), days (30d) or weeks (4w)."
+            metavar="30d", help="Time until it expires: hours (12h), days (30d) or weeks (4w)."
         ),
     ] = None,
     admin: Annotated[
-        bool, typer.Option("--admin", help="It may read /health, /metrics and /mirage.")
+        bool, typer.Option("--admin", help="Allow /health, /metrics and /mirage.")
     ] = False,
-    metrics: Annotated[bool, typer.Option("--metrics", help="It opens /metrics.")] = False,
+    metrics: Annotated[bool, typer.Option("--metrics", help="Allow /metrics.")] = False,
     keys: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Add it to this file.", show_default="print the entry to add"
+            metavar="FILE",
+            help="File to which the key is added.",
+            show_default="print the entry to add",
         ),
     ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="With list: print one JSON object instead.")
+    ] = False,
     socket: SocketOption = None,
 ) -> None:
     """Make an API key (new NAME), list those of a file, or have a running server reload its own.
@@ -80,13 +87,16 @@ def keys_command(
     A token is printed once, by new, and kept nowhere: files have its hash. A key of a name that
     is there already opens the same as that one, so that one can follow the other.
     """
+    if as_json and verb is not KeysVerb.LIST:
+        raise InputRefused(f"--json works only with list: leave it out with {verb}")
     if verb is KeysVerb.RELOAD:
         typer.echo(AdminClient(chosen(socket)).reload_keys())
         return
     if what is None:
         raise InputRefused(f"keys {verb} needs a {'NAME' if verb is KeysVerb.NEW else 'FILE'}")
     if verb is KeysVerb.LIST:
-        typer.echo(key_table(read_keys(Path(what)), time.time()))
+        known = read_keys(Path(what))
+        typer.echo(json_object(SCHEMA_VERSION, {"keys": known}) if as_json else _table(known))
         return
     token = BEGIN + secrets.token_urlsafe(TOKEN_BYTES)
     text = "" if keys is None else _text(keys)
@@ -106,6 +116,10 @@ def keys_command(
     _write(keys, with_entry(text, key, keys))
     typer.echo(token)
     typer.echo(f"{what} is added to {keys}: {TAKEN}", err=True)
+
+
+def _table(known: tuple[AccessKey, ...]) -> str:
+    return key_table(known, time.time())
 
 
 def key_table(keys: tuple[AccessKey, ...], now: float) -> str:
@@ -134,7 +148,9 @@ def _row(key: AccessKey, now: float) -> tuple[str, ...]:
 
 
 def _namesake(name: str, text: str, path: Path | None) -> AccessKey:
-    """Last key of that name in the text of a file; without one, a key that opens all models."""
+    """Last key of that name in the text of a file; a key that opens all models if the file has no
+    key of that name.
+    """
     known = keys_in(text, path) if path is not None and text.strip() else ()
     return next((key for key in reversed(known) if key.name == name), AccessKey(name, "", None))
 
@@ -146,14 +162,16 @@ def _models(text: str) -> tuple[str, ...] | None:
 
 
 def _span_s(text: str) -> int:
-    """Seconds of a span such as ``30d``. Raises `InputRefused`."""
+    """Seconds of a span such as ``30d``. Raises `InputRefused` for any other text."""
     if (found := SPAN.fullmatch(text)) is None:
         raise InputRefused(f"--expires {text!r}: write hours, days or weeks, as 12h, 30d or 4w")
     return int(found[1]) * SPAN_S[found[2]]
 
 
 def _text(path: Path) -> str:
-    """Text of a file of keys; empty if the file does not exist. Raises `ConfigError`."""
+    """Text of a file of keys; empty if the file does not exist. Raises `ConfigError` if it cannot
+    be read, or its mode lets others read it.
+    """
     if not path.exists():
         return ""
     check_private(path)

@@ -1,4 +1,5 @@
-"""Lock that lets only one `mirage serve` use a GPU: two would count the same memory as theirs.
+"""Lock that lets only one `mirage serve` use a GPU. Two servers would both plan with all of its
+memory.
 
 The lock is the name of an abstract socket, which the kernel keeps as long as its process lives. The
 name has the UUID of the GPU if `nvidia-smi` tells it, because CUDA_VISIBLE_DEVICES may name a GPU
@@ -15,7 +16,7 @@ from contextlib import contextmanager
 
 from mirage.config import Config, ConfigError
 from mirage.serve.admin.address import listener
-from mirage.serve.launcher import visible_gpu
+from mirage.serve.launch.launcher import visible_gpu
 
 LISTING = "nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader"
 LISTED_S = 30.0
@@ -26,8 +27,8 @@ LISTED_S = 30.0
 def sole_server(config: Config) -> Iterator[None]:
     """Context in which this process is the only server on the GPU of `config`.
 
-    Raises `ConfigError` if another server has it. On a host nothing is locked: servers share no
-    memory there.
+    Raises `ConfigError` if another server has it. With `device.kind: host` nothing is locked,
+    because then each server has memory of its own.
     """
     if config.device.kind != "cuda":
         yield

@@ -25,7 +25,7 @@ from mirage.serve.overview.forms import (
 )
 from mirage.serve.overview.latencies import NONE_ENDED, latencies
 from mirage.serve.overview.memory import by_role
-from mirage.serve.registry import Registry
+from mirage.serve.registry.registry import Registry
 from mirage.serve.whatif.past import PastChunk
 
 MOST_DECISIONS = 15
@@ -36,7 +36,7 @@ NEWEST = attrgetter("t")
 
 
 class Overviewing:
-    """Makes overviews of one device.
+    """Maker of overviews of one device.
 
     `clock` returns seconds since 1970, `running` seconds of a monotonic clock.
     """
@@ -62,7 +62,7 @@ class Overviewing:
     async def encoded(self, *, reasons: bool = True) -> bytes:
         """An `OverviewTold` as JSON. `reasons` adds lines of logs, which not everybody may see.
 
-        Data that changes is copied at once, the rest is computed in a thread.
+        Data that changes is copied first, without a pause; the rest is computed in a thread.
         """
         found = self._found(reasons=reasons)
         return await asyncio.to_thread(lambda: msgspec.json.encode(told(found)))

@@ -24,8 +24,8 @@ from mirage.serve.admin.forms import ActTaken, KeysTold, OperatorAct
 from mirage.serve.admin.overviewing import Overviewing
 from mirage.serve.admin.status import TenantsView
 from mirage.serve.admin.watchers import Watchers
-from mirage.serve.openai import ApiError, Handler, errors_as_json
-from mirage.serve.private_site import PrivateSite
+from mirage.serve.api.openai import ApiError, Handler, errors_as_json
+from mirage.serve.http.private_site import PrivateSite
 from mirage.serve.roster.attendance import Attendance
 from mirage.serve.whatif import route as past_route
 from mirage.serve.whatif.past import PastRequests
@@ -35,7 +35,9 @@ LOOK_S = 0.05
 
 
 class AdminServer:
-    """Routes for operators of one server. `keep` has to run for watchers; `stop` ends all."""
+    """Routes for operators of one server. `keep` has to run, so that watchers are sent changes of
+    states; `stop` ends the service.
+    """
 
     def __init__(
         self,
@@ -54,9 +56,9 @@ class AdminServer:
     ) -> None:
         """`sleeps` is true if the policy lets tenants sleep.
 
-        `reload_keys` returns a line about the keys in use then, and raises `InputRefused`, as
-        `order_keys` does, which replaces the keys by other ones. `seen` returns once the router
-        acts by the present wishes.
+        `reload_keys` reads the keys again and returns a line about them; `order_keys` replaces them
+        by others. Both raise `InputRefused` if they do not replace the keys. `seen` returns once
+        routers know the present states and declarations, or after two seconds.
         """
         self._past, self._seen = past, seen
         self._reload_keys, self._order_keys = reload_keys, order_keys
@@ -70,7 +72,9 @@ class AdminServer:
     # -- listening ----------------------------------------------------------------------
 
     async def start(self, path: Path, url: str) -> None:
-        """Listen at `path`, for the server at `url`. Raises `OSError`."""
+        """Listen at `path`, for the server at `url`. Raises `OSError` if no socket can be made
+        there.
+        """
         self._url = url
         app = web.Application(middlewares=[errors_as_json, self._looked])
         app.add_routes(
@@ -112,7 +116,8 @@ class AdminServer:
         """Middleware: look at the states before and after each request, so that watchers miss
         nothing.
 
-        A request that changes something is answered once the router acts by the change.
+        A request that changes something is answered once routers know the change, or after two
+        seconds.
         """
         self._look()
         try:
@@ -139,14 +144,16 @@ class AdminServer:
         return await past_route.answer(self._past, request)
 
     def _known(self, name: str) -> str:
-        """Name of the tenant that has `name` as its own or as an alias. Raises `ApiError`."""
+        """Name of the tenant that has `name` as its own or as an alias. Raises `ApiError` if no
+        tenant has.
+        """
         return tenant_named(name, self._view.sections)
 
     def _json(self, told: Any, status: int = 200) -> web.Response:
         return as_json(told, self._revision, status)
 
     async def _keys(self, request: web.Request) -> web.Response:
-        """Let the server read its keys again."""
+        """Route that makes the server read its keys again."""
         with audited(request, "reload-keys", "-") as result:
             try:
                 line = await self._reload_keys()
@@ -156,7 +163,7 @@ class AdminServer:
             return self._json(KeysTold(line=line))
 
     async def _take_keys(self, request: web.Request) -> web.Response:
-        """Have the keys of an order, which a controller sends."""
+        """Route that replaces the server's keys by those in the request."""
         with audited(request, "take-keys", "-") as result:
             try:
                 keys = msgspec.json.decode(await request.read(), type=tuple[AccessKey, ...])
@@ -178,7 +185,9 @@ class AdminServer:
             return self._json(taken, status=202)
 
     def _taken(self, request: web.Request, name: str, act: OperatorAct) -> ActTaken:
-        """Order an act on a tenant; return the answer. Raises `ApiError`."""
+        """Order an act on a tenant; return the answer. Raises `ApiError` if the act is impossible
+        now, or the request names another revision.
+        """
         drain_s = seconds(request)
         check_fresh(request, self._revision)
         on = self._acted_upon(name, act, drain_s)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from mirage.control.roster.states import BROKEN, LifeState
 from mirage.serve.admin.forms import AdapterStatus, TenantStatus, TenantsTold
-from mirage.serve.coming import WeightsComing
+from mirage.serve.models.weights_progress import WeightsComing
 from mirage.units import size
 
 HEADINGS = ("NAME", "STATE", "WEIGHTS", "DEVICE", "SHARE", "RUNNING", "WAITING", "SINCE", "UNTIL")
@@ -47,8 +47,8 @@ def _row(one: TenantStatus, now: float) -> tuple[str, ...]:
 
 
 def until(one: TenantStatus) -> str:
-    """Event that will end the tenant's present state by itself, with its time; ``-`` without
-    one.
+    """Event that will end the tenant's present state by itself, with its time. Without one it is
+    the reason if the tenant is down or has failed, ``pinned`` if it is pinned, else ``-``.
     """
     if one.state in (LifeState.STARTING, LifeState.WAKING):
         return "ready" if one.ready_s is None else f"ready in {span(one.ready_s)}"

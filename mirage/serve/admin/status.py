@@ -23,7 +23,7 @@ from mirage.serve.admin.forms import (
     TenantsTold,
 )
 from mirage.serve.admin.journal import SeenState, StateJournal
-from mirage.serve.registry import Registry
+from mirage.serve.registry.registry import Registry
 from mirage.serve.roster.attendance import Attendance
 
 MOST_RECENT = 50
@@ -42,15 +42,19 @@ class TenantsView:
         log: Callable[[str], Path],
         device: str = "",
         clock: Callable[[], float] = time.time,
+        routers: Callable[[], list[str]] = list,
+        own_router: Callable[[], bool] = lambda: True,
     ) -> None:
         """`sections` are the declared tenants, a mapping that may change.
 
-        `log` returns the path of a tenant's log. `device` is a name for the device, empty for the
-        usual one.
+        `log` returns the path of a tenant's log. `device` is a name for the device, empty for its
+        kind and index, as in ``cuda:0``. `routers` returns the machines whose routers are connected
+        to the device, and `own_router` True if its own router is.
         """
         self._config, self._registry, self._attendance = config, registry, attendance
         self.sections = sections
-        self._log, self._clock = log, clock
+        self._log, self._clock, self._routers = log, clock, routers
+        self._own_router = own_router
         self._journal = StateJournal(self.seen(), clock())
         self.recent: deque[StateChange] = deque(maxlen=MOST_RECENT)
         """Last changes of states, the newest last."""
@@ -74,6 +78,8 @@ class TenantsView:
             policy=self._config.policy.value,
             device=self.device,
             device_bytes=self._config.device.memory,
+            routers=self._routers(),
+            own_router=self._own_router(),
         )
         every = [self.status(name) for name in self.sections]
         return TenantsTold(
@@ -96,7 +102,7 @@ class TenantsView:
         return self._journal.acted(name, act, self._clock(), revision)
 
     async def moved(self) -> None:
-        """Wait until a tenant's state changes; return at once if one has changed since the last
+        """Wait until a tenant's state changes; return immediately if one has changed since the last
         wait.
         """
         await self._registry.moved.wait()
@@ -126,6 +132,7 @@ class TenantsView:
                 for adapter, one in backend.loading.told().items()
             ],
             restarts=backend.restarts,
+            removed=backend.leaves,
             log=str(self._log(name)),
         )
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import msgspec
 import typer
 
 from mirage.config import parse_span
 from mirage.errors import InputRefused
+from mirage.options import JsonOption
+from mirage.printed import json_object
 from mirage.serve.admin.address import chosen
 from mirage.serve.admin.client import AdminClient
 from mirage.serve.admin.commands import SocketOption
 from mirage.serve.admin.explained import explanation
-from mirage.serve.admin.forms import LONGEST_S
+from mirage.serve.admin.forms import FORM_VERSION, LONGEST_S
 
 
 def why_command(
@@ -24,9 +25,7 @@ def why_command(
     last: Annotated[
         str, typer.Option(metavar="SPAN", help="Loans of the last 90s, 10m or 2h.")
     ] = "1h",
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the whole answer as JSON.")
-    ] = False,
+    as_json: JsonOption = False,
     socket: SocketOption = None,
 ) -> None:
     """Say why tenants hold what they hold, who lent memory to whom, and what that cost and saved.
@@ -35,14 +34,13 @@ def why_command(
     saved is estimated, beside what the borrower's own share could hold.
     """
     told = AdminClient(chosen(socket)).why(name, _seconds(last))
-    if as_json:
-        typer.echo(msgspec.json.encode(told))
-    else:
-        typer.echo(explanation(told))
+    typer.echo(json_object(FORM_VERSION, told) if as_json else explanation(told))
 
 
 def _seconds(text: str) -> float:
-    """Seconds of a span such as ``10m``. Raises `InputRefused`."""
+    """Seconds of a span such as ``10m``. Raises `InputRefused` for any other text, and for more
+    than `LONGEST_S` seconds.
+    """
     try:
         seconds = parse_span(text)
     except ValueError:

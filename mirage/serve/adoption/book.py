@@ -1,4 +1,4 @@
-"""Record of this run, kept up to date while processes start and end."""
+"""Record of a server's processes and configuration in a file, kept up to date as they change."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = logging.getLogger("mirage.serve.adoption")
 
 
 class RunBook:
-    """Writes the record of a run to `path` at each change; None writes nothing."""
+    """Record of a server's run, written to `path` at each change; None writes nothing."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class RunBook:
             self._engine(tenant, EngineRecord(server, order, str(log)))
 
     def goes_on(self, tenant: str, engine: EngineRecord) -> None:
-        """Note that an engine of the last server belongs to this run."""
+        """Note that an engine that a killed server left now belongs to this run."""
         self._engine(tenant, engine)
 
     def came(self, tenant: str, pid: int) -> None:
@@ -67,12 +67,12 @@ class RunBook:
             self._engine(tenant, replace(engine, serves=True))
 
     def made(self, tenant: str, semaphores: Mapping[str, int]) -> None:
-        """The engine has made semaphores: inodes by their names."""
+        """Note semaphores that the engine has made in /dev/shm: inodes by their names."""
         if (engine := self._known(tenant)) is not None:
             self._engine(tenant, replace(engine, semaphores={**engine.semaphores, **semaphores}))
 
     def over(self, tenant: str) -> None:
-        """Note that nothing is left of a tenant's engine."""
+        """Remove a tenant's engine, whose processes have all ended, from the record."""
         if self._known(tenant) is not None:
             self._engine(tenant, None)
 
@@ -85,7 +85,7 @@ class RunBook:
         self._has(router=router)
 
     def declares(self, config: ConfigRecord, found: FoundRecord) -> None:
-        """Note that another configuration is served."""
+        """Record that another configuration is served, for the server that may adopt this run."""
         self._has(config=config, found=found)
 
     def _known(self, tenant: str) -> EngineRecord | None:

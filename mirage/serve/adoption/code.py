@@ -13,13 +13,17 @@ from mirage.protocol import PROTOCOL_VERSION
 
 
 def code_of_engines() -> str:
-    """Hash of the interpreter, the protocol, our modules and the versions of libraries."""
+    """Hash of the Python interpreter, the protocol's version, and the path, size and modification
+    time of our modules and of the files with the libraries' versions.
+    """
     files = [*installed.modules(), *installed.versions()]
     return _hash([sys.executable, sys.version, PROTOCOL_VERSION, files])
 
 
 def order_of(command: list[str], environment: Mapping[str, str], model: Path) -> str:
-    """Hash of a command line, the variables that matter to engines, and the model's files."""
+    """Hash of a command line, of the variables that affect how an engine computes, and of the path,
+    size and modification time of each of the model's files.
+    """
     files = sorted(installed.stamps(model, "*"))
     return _hash([command, installed.telling(environment), files])
 

@@ -1,4 +1,6 @@
-"""Device memory of another process's engine on a host, counted by its memory files."""
+"""Device memory of an engine's process, where host memory is the device: counted by the process's
+memory files.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,11 @@ HUGE = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
 
 
 def device_bytes(pid: int) -> int:
-    """Device memory of process `pid` on a host, in bytes of its memory files.
+    """Bytes of device memory of process `pid`, where host memory is the device: those of its memory
+    files.
 
-    0 if it has no such files, or if they may not be read. 0 also if the kernel may use huge pages,
-    because the count would be too high: part of a huge page cannot be given back.
+    0 if it has no such files, as on a GPU, or if they may not be read. 0 also if the kernel may use
+    huge pages, because the count would be too high: part of a huge page cannot be given back.
     """
     if _huge():
         return 0

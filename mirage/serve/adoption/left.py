@@ -14,9 +14,9 @@ from typing import NamedTuple
 from mirage.processes import reaper
 from mirage.processes.marks import MarkedProcess, ProcessMark, boot_id, mark_of
 from mirage.serve.adoption.record import EngineRecord, RunRecord, read_record
-from mirage.serve.held import HeldFolder
-from mirage.serve.places import places
-from mirage.serve.rundir import RECORD
+from mirage.serve.rundir.folders import RECORD
+from mirage.serve.rundir.locked_folder import HeldFolder
+from mirage.serve.rundir.parent_folders import places
 
 RUNS = "mirage-*"
 ATTEMPTS, PAUSE_S = 10, 0.2
@@ -93,8 +93,8 @@ def end_left(device: str) -> None:
 
 
 def left_models(device: str) -> dict[str, Path]:
-    """Folders of hub models that engines of the device's killed servers had loaded, by model
-    name.
+    """Folders of hub models in the configurations of the device's killed servers, by model name;
+    only folders that exist.
     """
     records = sorted(_dead(device), key=lambda record: record.server.start)
     told = {name: Path(folder) for one in records for name, folder in one.config.models.items()}
@@ -102,7 +102,9 @@ def left_models(device: str) -> dict[str, Path]:
 
 
 def left_tenants(device: str) -> list[str]:
-    """Tenants of the killed server that served the device last; empty if it left no engine."""
+    """Tenants in the configuration of the last killed server of the device whose record has an
+    engine; empty if there is none since the machine was booted.
+    """
     records = [one for one in _dead(device) if one.boot == boot_id() and one.engines]
     newest = max(records, key=lambda record: record.server.start, default=None)
     return [] if newest is None else [one["name"] for one in newest.config.raw["tenants"]]
@@ -140,7 +142,9 @@ def _taken(record: RunRecord) -> LeftRun | None:
 
 
 def has_process(engine: EngineRecord) -> bool:
-    """True if a process of the engine's group still runs and is certainly its own."""
+    """True if the engine's API server still runs, or its core in the process group of that server.
+    A later process with the same number does not count.
+    """
     if mark_of(engine.server.pid) == engine.server:
         return True
     if engine.core is None or mark_of(engine.core.pid) != engine.core:
@@ -183,8 +187,8 @@ def _any_left(groups: list[int]) -> bool:
 
 
 def _signal(mark: ProcessMark, number: int) -> None:
-    """Send a signal to a process and wait for its end, up to `END_S`; nothing happens if it has
-    ended.
+    """Send a signal to a process and wait for its end, up to `END_S` seconds; nothing happens if it
+    has ended.
     """
     if (process := MarkedProcess.found(mark)) is not None:
         process.send_signal(number)

@@ -1,5 +1,5 @@
-"""Record of a run, in a file beside its sockets, for a server that takes over if this one is
-killed.
+"""Record of a run (one server, from its start to its end), in a file beside its sockets, for a
+server that takes over if this one is killed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import msgspec
 
 from mirage.config import Policy
 from mirage.processes.marks import ProcessMark
-from mirage.serve.fit import Fit
+from mirage.serve.fit.fit import Fit
 
 RECORD_FORM = 3
 
@@ -25,7 +25,7 @@ class EngineRecord(msgspec.Struct, frozen=True):
     """Hash of its start: see `code.order_of`."""
     log: str
     core: ProcessMark | None = None
-    """Process that holds the memory; None until it has said hello."""
+    """EngineCore process, which holds the device memory; None until it has said hello."""
     serves: bool = False
     """True once the engine has computed its first step."""
     semaphores: dict[str, int] = {}
@@ -67,7 +67,7 @@ class FoundRecord(msgspec.Struct, frozen=True):
 
 
 class RunRecord(msgspec.Struct, frozen=True):
-    """Form of the record file, as JSON."""
+    """Content of the record file, in JSON."""
 
     form: int
     device: str

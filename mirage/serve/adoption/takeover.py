@@ -31,8 +31,8 @@ class Adopter(Protocol):
         """Engine that the manager would start now."""
 
     def goes_on(self, left: EngineRecord, process: MarkedProcess) -> None:
-        """Take over an engine that runs, for when it says hello. Raises `OSError` if it has
-        ended.
+        """Take over a running engine, which serves once it has said hello again. Raises `OSError`
+        if it has ended.
         """
 
     async def returned(self) -> None:
@@ -73,7 +73,9 @@ class Takeover:
         """Reason why each engine that does not go on was ended, by tenant."""
 
     async def begin(self, weights: KeeperAdopter) -> None:
-        """Take over the keeper, and the engines that may go on; end the other engines."""
+        """Kill the reaper that was left, take over the keeper and the engines that may go on, and
+        end the other engines.
+        """
         record = self._left.record
         self._left.end_reaper()
         keeper = None if record.keeper is None else MarkedProcess.found(record.keeper)
@@ -87,7 +89,7 @@ class Takeover:
         await asyncio.to_thread(end_engines, unwanted)
 
     def _awaits(self, name: str, engine: EngineRecord) -> str:
-        """Take one engine over; returns the reason why not, or an empty text."""
+        """Take one engine over; returns an empty text, or the reason why it is not taken over."""
         process, manager = MarkedProcess.found(engine.server), self._managers.get(name)
         wanted = None if manager is None else manager.wanted
         if why := unfit(engine, wanted, lives=process is not None):
@@ -105,8 +107,8 @@ class Takeover:
     async def finish(self, wakes: Callable[[str], None]) -> list[str]:
         """Wait for the engines that were taken over; return the tenants whose engines go on.
 
-        An engine that does not come, or does not fit, is ended. `wakes` is called with each adopted
-        tenant whose engine is not asleep.
+        An engine that says no hello in `RETURN_S` seconds, or for which the device has too little
+        memory, is ended. `wakes` is called with each adopted tenant whose engine is not asleep.
         """
         returns = {
             name: asyncio.create_task(self._managers[name].returned()) for name in self._awaited

@@ -12,7 +12,7 @@ from mirage.control.profiled import Profiled
 from mirage.control.roster.fitting import Fitting, fitting
 from mirage.control.roster.states import GONE, LifeState
 from mirage.errors import CommandFailed
-from mirage.serve import adapters
+from mirage.serve.adapting import adapters
 from mirage.serve.apply import said
 from mirage.serve.apply.difference import ConfigDifference, difference
 from mirage.serve.apply.forms import ABSENT, ApplyTold, ChangeTold, FittingTold
@@ -21,13 +21,13 @@ from mirage.serve.apply.revision import Revision
 from mirage.serve.apply.source import ConfigSource, Written
 from mirage.serve.apply.state_file import KeptState, StateFile
 from mirage.serve.apply.what_if import ServedConfig, known_engines, what_if
-from mirage.serve.ask import Probe
-from mirage.serve.changing import DomainChange
 from mirage.serve.clients.certificate import check_tls
-from mirage.serve.domain import Domain
-from mirage.serve.fit import Fit
-from mirage.serve.preflight import Preflight, look_at, refusal, speeds
-from mirage.serve.profiled import profiled
+from mirage.serve.device.changes import DomainChange
+from mirage.serve.device.domain import Domain
+from mirage.serve.fit.fit import Fit
+from mirage.serve.launch.preflight import Preflight, look_at, refusal, speeds
+from mirage.serve.launch.vllm_facts import Probe
+from mirage.serve.models.step_times import profiled
 from mirage.serve.roster.declared import bytes_of, roster_of
 from mirage.serve.whatif.forms import WhatIfFacts
 
@@ -38,7 +38,7 @@ class Origin(NamedTuple):
     source: ConfigSource
     written: Written
     sha256: str
-    """Hash of the server's configuration file when it was last in use."""
+    """Hash of the server's configuration file at this start; empty if it has no file."""
     state: StateFile
 
 
@@ -49,7 +49,7 @@ class Foreseen(NamedTuple):
     declared: Config
     domain: DomainChange
     fits: Mapping[str, Fit]
-    """Fits of all tenants of the configuration."""
+    """Memory of each tenant of the configuration at its start (`Fit`)."""
 
 
 class ConfigApplier:
@@ -92,7 +92,8 @@ class ConfigApplier:
         Running requests of tenants that stop have `drain_s` seconds, None for the roster's own
         time. With `facts` a dry run also returns what a simulation of both configurations needs.
         Raises `ConfigError` for a configuration that cannot be served, `CommandFailed` for one that
-        needs another start of the server; then nothing has changed.
+        needs another start of the server, or if the state file cannot be written; then nothing has
+        changed.
         """
         async with self._lock:
             if self._having is not None:
@@ -106,7 +107,7 @@ class ConfigApplier:
             awaited = self._awaited(foreseen, outlook)
             asks = dry_run and facts and not change.is_none
             simulable = await self._what_if(foreseen) if asks else None
-            if not dry_run:  # to its end, also if who asked for it goes away
+            if not dry_run:  # to its end, even if the client goes away
                 self._having = asyncio.ensure_future(self._have(wanted, foreseen))
                 await asyncio.shield(self._having)
             lines = said.lines(change, outlook, dry_run=dry_run, keeps=self._kept.keeps)
@@ -163,9 +164,11 @@ class ConfigApplier:
     # -- what would follow --------------------------------------------------------------
 
     def _foresee(self, wanted: Written, drain_s: float | None) -> Foreseen:
-        """Find out what would follow from a configuration. Raises as `apply` does.
+        """Find out what would follow from a configuration.
 
-        This takes some seconds if vLLM has to look at models.
+        This takes some seconds if vLLM has to look at models. Raises `ConfigError` for a
+        configuration that cannot be served, and `CommandFailed` for one that needs another start of
+        the server.
         """
         declared = self.source.config(wanted)
         declared = _rostered(declared)
@@ -182,8 +185,8 @@ class ConfigApplier:
         return Foreseen(change, declared, domain, fits)
 
     def _look_at(self, declared: Config, change: ConfigDifference) -> Preflight:
-        """Answers of vLLM about tenants that need a new engine. Raises `ConfigError` as `check`
-        does.
+        """Checks, with vLLM's answers, of the tenants that need a new engine; also tenants whose
+        adapters change are checked. Raises `ConfigError` if a tenant cannot be served.
         """
         unknown = [one.name for one in change.changed if one.name not in self._fits]
         anew = {*change.needs_engines, *unknown}
@@ -207,7 +210,8 @@ class ConfigApplier:
 
     @property
     def _page(self) -> int | None:
-        """Bytes of a page, which is the same for all engines of a device; None without a tenant."""
+        """Bytes of a page, which is the same for all engines of a device; None if there is no
+        tenant."""
         return next((fit.page.bytes for fit in self._fits.values()), None)
 
     def _domain_change(
@@ -239,7 +243,8 @@ class ConfigApplier:
         return tenant.model_copy(update={"share": known.tenant(tenant.name).share})
 
     def _outlook(self, foreseen: Foreseen) -> list[Fitting]:
-        """Outlook for new tenants, and for tenants whose running engines start anew."""
+        """Fitting of each new tenant, and of each awake tenant whose engine starts anew: the bytes
+        that its start takes, and the tenants that would yield now."""
         change, config = foreseen.change, foreseen.domain.config
         coming = {
             name: bytes_of(config, config.tenant(name), foreseen.fits[name])
@@ -261,7 +266,8 @@ class ConfigApplier:
         return state not in GONE and state is not LifeState.SLEEPING
 
     def _awaited(self, foreseen: Foreseen, outlook: list[Fitting]) -> dict[str, str]:
-        """State to wait for, by tenant; tenants that need not be waited for are left out."""
+        """State that each tenant will settle in, for a client that waits for the effects; tenants
+        that need not be waited for are left out."""
         change, backends = foreseen.change, self._domain.registry.backends
         awaited = dict.fromkeys(change.removed, ABSENT)
         for one in change.changed:
@@ -279,9 +285,9 @@ def _waits(tenant: TenantSection) -> bool:
 
 
 def _rostered(config: Config) -> Config:
-    """Copy of a configuration whose tenants may come and go.
+    """Copy of a configuration whose tenants may sleep and wake.
 
-    So they may in a server that runs, whether the configuration has a section `roster` or not.
+    In a server that runs they may always, also if the configuration has no section `roster`.
     """
     return config.model_copy(update={"roster": config.roster})
 

@@ -12,7 +12,8 @@ from mirage.serve.apply.source import ConfigSource, Written
 
 
 class AppliesConfigs(Protocol):
-    """Applies configurations one at a time; `wanted` is the last one."""
+    """Applies configurations one at a time; `wanted` is the one that was applied last, or that
+    served at the start."""
 
     source: ConfigSource
     wanted: Written

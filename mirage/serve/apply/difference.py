@@ -15,14 +15,14 @@ AT_ONCE = frozenset(
         *("limits", "defaults", "aliases", "adapters", "max_cost_ms"),
     }
 )
-"""Keys of a tenant that take effect at once, with all keys inside them. All others need a new
+"""Keys of a tenant that take effect immediately, with all keys inside them. All others need a new
 engine.
 """
 NAMES = frozenset({"aliases", "adapters"})
-"""Keys among these that change the names which requests may use."""
+"""Keys of `AT_ONCE` that change the names which requests may use."""
 OF_OTHERS = frozenset({"tenants", "roster", "http", "replay"})
 """Sections that may change while a server runs. Rules of the roster and limits of clients take
-effect at once; `replay` is for `mirage replay` and not for a server.
+effect immediately; `replay` is for `mirage replay` and not for a server.
 """
 TLS = "http.tls"
 """Key that may change only in the files that it names: with TLS the address has another scheme."""
@@ -54,12 +54,13 @@ class ConfigDifference(NamedTuple):
 
     @property
     def is_none(self) -> bool:
-        """True if the configurations do not differ."""
+        """True if the configurations do not differ, except in `replay` or the order of tenants."""
         return not any(self)
 
     @property
     def renames(self) -> bool:
-        """True if names that requests may use (aliases, adapters) change while no engine starts."""
+        """True if aliases or adapters of a tenant that stays change, which are names that requests
+        may use."""
         return any(key.split(".")[0] in NAMES for one in self.changed for key in one.at_once)
 
     @property
@@ -80,19 +81,19 @@ def difference(before: Config, after: Config) -> ConfigDifference:
     pairs = ((old[name], tenant) for name, tenant in new.items() if name in old)
     changes = (_change(one, other) for one, other in pairs)
     others = Config.model_fields.keys() - OF_OTHERS
-    http = tuple(_keys(before.http, after.http, "http"))
+    http = tuple(changed_keys(before.http, after.http, "http"))
     return ConfigDifference(
         added=tuple(name for name in new if name not in old),
         changed=tuple(change for change in changes if change.at_once or change.restart),
         removed=tuple(name for name in old if name not in new),
-        roster=tuple(f"roster.{key}" for key in _keys(before.roster, after.roster)),
+        roster=tuple(changed_keys(before.roster, after.roster, "roster")),
         http=tuple(key for key in http if key != TLS),
         fixed=(
             *(
                 key
                 for field in Config.model_fields
                 if field in others
-                for key in _keys(getattr(before, field), getattr(after, field), field)
+                for key in changed_keys(getattr(before, field), getattr(after, field), field)
             ),
             *(key for key in http if key == TLS),
         ),
@@ -104,12 +105,12 @@ def _adapts(one: TenantChange) -> bool:
 
 
 def _change(before: TenantSection, after: TenantSection) -> TenantChange:
-    keys = tuple(_keys(before, after))
+    keys = tuple(changed_keys(before, after))
     at_once = tuple(key for key in keys if key.split(".")[0] in AT_ONCE)
     return TenantChange(after.name, at_once, tuple(key for key in keys if key not in at_once))
 
 
-def _keys(before: Any, after: Any, path: str = "") -> Iterator[str]:
+def changed_keys(before: Any, after: Any, path: str = "") -> Iterator[str]:
     """Paths of the keys by which two sections or values differ, each after `path`, the key of
     both."""
     if repr(before) == repr(after):  # true is not 1, wherever it stands
@@ -121,7 +122,7 @@ def _keys(before: Any, after: Any, path: str = "") -> Iterator[str]:
     for key in dict.fromkeys((*one, *other)):
         inner = f"{path}.{key}" if path else str(key)
         if key in one and key in other:
-            yield from _keys(one[key], other[key], inner)
+            yield from changed_keys(one[key], other[key], inner)
         else:
             yield inner
 

@@ -6,9 +6,15 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
+from pydantic import ValidationError
+
+from mirage.config import TenantSection
 from mirage.errors import InputRefused
+from mirage.problems import first_problem
 
 Raw = dict[Any, Any]
+OF_PLACES = frozenset({"device", "devices"})
+"""Keys of a tenant that name its devices, in a file with several."""
 
 
 def with_keys(raw: Raw, name: str, keys: Mapping[str, Any]) -> Raw:
@@ -25,8 +31,23 @@ def with_keys(raw: Raw, name: str, keys: Mapping[str, Any]) -> Raw:
     return edited
 
 
+def check_keys(raw: Raw, name: str) -> None:
+    """Raise `InputRefused` for a value in the section of tenant `name` that its key does not take.
+
+    The message names the key as a command does that sets it, and not by its place in the file.
+    """
+    every = _section(raw, name)
+    section = {key: value for key, value in every.items() if key not in OF_PLACES}
+    try:
+        TenantSection.model_validate(section)
+    except ValidationError as error:
+        problem = first_problem(error, section, TenantSection)
+        raise InputRefused(f"tenant {name!r}: {problem}") from None
+
+
 def without(raw: Raw, name: str) -> Raw:
-    """Copy of `raw` without tenant `name`, which section `replay` names no more either."""
+    """Copy of `raw` without tenant `name`, and without this tenant's entries in section
+    `replay`."""
     edited = deepcopy(raw)
     edited["tenants"] = [one for one in edited["tenants"] if one["name"] != name]
     replay = edited.get("replay") or {}

@@ -28,7 +28,9 @@ class FittingTold(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     """Bytes of device memory that its start needs."""
     spare_bytes: int
-    """Bytes that stay free after its start; negative if bytes are missing."""
+    """Bytes that stay free after its start if no other tenant yields; negative if bytes are
+    missing.
+    """
     yields: tuple[str, ...]
     """Tenants that would yield their memory for it now."""
     comes: bool
@@ -41,7 +43,7 @@ class DeviceAwaits(msgspec.Struct, frozen=True, kw_only=True):
     revision: int
     """Revision of the device's own server after the apply."""
     awaited: dict[str, str]
-    """State that each of the device's tenants settles in, as in `ApplyTold`."""
+    """States that tenants of the device settle in, as in `ApplyTold`."""
     what_if: WhatIfFacts | None = None
     """Facts for a simulation of this device, as in `ApplyTold`."""
 
@@ -58,7 +60,9 @@ class ApplyTold(msgspec.Struct, frozen=True, kw_only=True):
     roster: tuple[str, ...]
     fitting: tuple[FittingTold, ...]
     awaited: dict[str, str]
-    """State that each tenant settles in, ``absent`` if it is removed."""
+    """State that each tenant settles in, ``absent`` if it is removed. Tenants that a client need
+    not wait for are left out.
+    """
     lines: tuple[str, ...]
     """The same answer in sentences."""
     what_if: WhatIfFacts | None = None
@@ -67,6 +71,8 @@ class ApplyTold(msgspec.Struct, frozen=True, kw_only=True):
     """Parts of the devices that it concerns, by device, if several are served."""
     http: tuple[str, ...] = ()
     """Limits of clients, and files of the certificate, that change."""
+    placement: tuple[str, ...] = ()
+    """Rules of placement that change, with several devices."""
 
 
 class ConfigTold(msgspec.Struct, frozen=True, kw_only=True):

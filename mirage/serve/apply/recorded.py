@@ -7,12 +7,13 @@ from pathlib import Path
 from mirage.config import Config
 from mirage.serve.adoption.record import ConfigRecord, FoundRecord
 from mirage.serve.apply.source import ConfigSource, Written
-from mirage.serve.hubs import HubFolders
-from mirage.serve.preflight import Preflight
+from mirage.serve.launch.preflight import Preflight
+from mirage.serve.models.hubs import HubFolders
 
 
 def config_of(record: ConfigRecord) -> tuple[Written, Config]:
-    """Configuration of a record, as written and as served. Raises `ConfigError`."""
+    """Configuration of a record, as written and as served. Raises `ConfigError` if it is not valid
+    any more."""
     path = Path(record.path)
     folders = HubFolders({name: Path(folder) for name, folder in record.models.items()})
     source = ConfigSource(path, record.policy, record.memory, record.tiers, folders=folders)
@@ -35,6 +36,6 @@ def config_record(source: ConfigSource, written: Written) -> ConfigRecord:
 
 
 def found_record(found: Preflight) -> FoundRecord:
-    """Record of vLLM's answers about the models."""
+    """Record of the checks before engines start: each tenant's fit, refusal, adapters and share."""
     shares = {tenant.name: tenant.percent for tenant in found.config.tenants}
     return FoundRecord(found.fits, found.refused, found.adapters, shares)

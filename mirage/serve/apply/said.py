@@ -20,7 +20,8 @@ def fixed(keys: Iterable[str]) -> str:
 def lines(
     change: ConfigDifference, outlook: Iterable[Fitting], *, dry_run: bool, keeps: bool
 ) -> list[str]:
-    """Sentences about a difference: one for each tenant, and those for all.
+    """Sentences about a difference: one for each tenant that it concerns, and those for keys that
+    concern all tenants.
 
     With `dry_run` they say what would be changed, else what is. `keeps` is true if a state file
     keeps the changes.
@@ -39,15 +40,14 @@ def lines(
     ]
     if change.roster:
         said.append(f"{', '.join(change.roster)}: {would}changed, at once")
-    said += of_http(change.http, dry_run=dry_run)
+    said += of_keys(change.http, dry_run=dry_run)
     if not keeps and not dry_run:
         said.append(NO_STATE)
     return said
 
 
-def of_http(keys: Collection[str], *, dry_run: bool) -> list[str]:
-    """A sentence on the limits of clients that change, if any do; with `dry_run`, that would
-    change."""
+def of_keys(keys: Collection[str], *, dry_run: bool) -> list[str]:
+    """A sentence on keys that change immediately, if any do; with `dry_run`, that would change."""
     would = "would be " if dry_run else ""
     return [f"{', '.join(keys)}: {would}changed, at once"] if keys else []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -19,8 +20,8 @@ from mirage.config import (
     read_text,
 )
 from mirage.hub.fetched import Say
-from mirage.serve import adapters
-from mirage.serve.hubs import HubFolders
+from mirage.serve.adapting import adapters
+from mirage.serve.models.hubs import HubFolders
 
 
 @dataclass(frozen=True)
@@ -36,11 +37,16 @@ class Written:
     """Hash of the file's text; empty if the configuration was not read from a file."""
 
 
+def has_devices(raw: Mapping[Any, Any]) -> bool:
+    """True if a configuration has the key `devices`."""
+    return "devices" in raw
+
+
 @dataclass(frozen=True)
 class ConfigSource:
     """Configuration file of a server, and options that override it.
 
-    None as an option keeps the file's value.
+    None as an option keeps the file's value. `tiers` or `tls` as False leaves that section out.
     """
 
     path: Path
@@ -55,25 +61,29 @@ class ConfigSource:
     folders: HubFolders = field(default_factory=HubFolders)
 
     def written(self) -> Written:
-        """Configuration as the file has it now. Raises `ConfigError`."""
+        """Configuration as the file has it now, or the proposed one. Raises `ConfigError` if the
+        file cannot be read or parsed."""
         if self.proposed is not None:
             return self.proposed
         return written(read_text(self.path), self.path, self.path.parent.absolute())
 
     def fetch(self, one: Written, say: Say) -> None:
-        """Fetch the models of a hub that it names; see `HubFolders.fetch`."""
+        """Fetch the models that configuration `one` names by a hub's or a store's name, so that
+        their folders are on this machine; `say` prints progress."""
         self.folders.fetch(made(one.raw, one.path, one.folder), say)
 
     def config(self, one: Written) -> Config:
-        """Configuration that a server with these options serves. Raises `ConfigError`.
+        """Configuration that a server with these options serves for the file `one`. Raises
+        `ConfigError` if it is invalid.
 
-        Models of a hub that it names have to be fetched before.
+        Models of a hub or a store that the file names have to be fetched before.
         """
         return self.folders.placed(self.declared(one))
 
     def declared(self, one: Written) -> Config:
-        """Configuration made of `one`, with the names of hub models in place of their folders.
-        Raises `ConfigError`."""
+        """Configuration of the file `one` with the command line's options. Models of a hub or a
+        store still have their names there, not folders. Raises `ConfigError` for an invalid key or
+        option."""
         config = adapters.beside(made(one.raw, one.path, one.folder), one.folder)
         if self.policy is not None:
             config = config.model_copy(update={"policy": self.policy})
@@ -88,7 +98,8 @@ class ConfigSource:
 
 
 def written(text: str, path: Path, folder: Path) -> Written:
-    """Configuration in the text of the file at `path`. Raises `ConfigError`."""
+    """Configuration in `text`, that of the file at `path`. Raises `ConfigError` if it cannot be
+    parsed."""
     return Written(current(parsed(text, path), path), path, folder, hash_of(text))
 
 

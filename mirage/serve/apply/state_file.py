@@ -33,8 +33,8 @@ class AppliedState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StartChoice(NamedTuple):
-    """Configuration to start with, and a line about that choice; the line is empty without a
-    choice.
+    """Configuration to start with, and a line about that choice; the line is empty if the file and
+    the state file do not differ, or only one exists.
     """
 
     written: Written
@@ -79,7 +79,7 @@ class StateFile:
     def write(self, one: Written, sha256: str) -> None:
         """Replace the state file; `sha256` is the hash of the server's configuration file.
 
-        Raises `OSError`, with the old file left.
+        Raises `OSError` if it cannot be written; the old file is left then.
         """
         if self.path is None:
             return
@@ -87,7 +87,8 @@ class StateFile:
         replace_private(self.path, msgspec.json.encode(state, enc_hook=str))
 
     def _read(self, path: Path) -> AppliedState | None:
-        """Content of the file; None if there is none. Raises `ConfigError`."""
+        """Content of the file; None if there is none. Raises `ConfigError` if the file cannot be
+        read or has another form."""
         try:
             state = msgspec.json.decode(path.read_bytes(), type=AppliedState)
         except FileNotFoundError:
@@ -107,20 +108,32 @@ class StateFile:
 
 
 class KeptState:
-    """Content of a state file while a server runs, or what it would be."""
+    """State file of a running server. `keep` writes a configuration into it before the server
+    applies that configuration, unless the file has it already."""
 
     def __init__(self, state: StateFile, path: Path, written: Written, sha256: str) -> None:
-        """`path` is that of the server's file, of that hash when `written` last held."""
+        """`path` is the server's configuration file, which had the hash `sha256` when `written`,
+        the configuration in use at the start, was applied."""
         self._state, self._path = state, path
         self._base, self._has = sha256, (written, sha256)
+        self._folder = path.parent.absolute()
 
     @property
     def keeps(self) -> bool:
         """True if there is a state file."""
         return self._state.path is not None
 
+    def outlives(self, wanted: Written) -> bool:
+        """True if the next start of the server would use `wanted`. It reads the disk."""
+        with suppress(OSError, UnicodeDecodeError):
+            text = self._path.read_text(encoding="utf-8")
+            return self.keeps or (wanted.sha256 == hash_of(text) and wanted.folder == self._folder)
+        return self.keeps
+
     def keep(self, wanted: Written) -> None:
-        """Write it if it has something else. It reads the disk. Raises `CommandFailed`."""
+        """Write the configuration `wanted` into the state file, unless the file has it already.
+        Blocks for the disk. Raises `CommandFailed` if the file cannot be written.
+        """
         base = self._base
         with suppress(OSError, UnicodeDecodeError):
             now = hash_of(self._path.read_text(encoding="utf-8"))

@@ -8,9 +8,9 @@ from typing import NamedTuple
 from mirage.config import Config
 from mirage.control.roster.roster import Roster
 from mirage.serve.apply.difference import ConfigDifference
-from mirage.serve.fit import Fit
-from mirage.serve.preflight import speeds
-from mirage.serve.registry import Registry
+from mirage.serve.fit.fit import Fit
+from mirage.serve.launch.preflight import speeds
+from mirage.serve.registry.registry import Registry
 from mirage.serve.whatif.forms import WhatIfFacts
 from mirage.serve.whatif.past import PastChunk, preempted_in
 from mirage.serve.whatif.scenes import KEYS, UNKNOWN, KnownEngine, scene
@@ -20,7 +20,8 @@ NOT_SIMULATED = ("limits", "defaults", "max_waiting", "max_wait_s")
 
 
 class ServedConfig(NamedTuple):
-    """Configuration with numbers for ``auto``, and the fits of its tenants."""
+    """Configuration with numbers for ``auto``, and the memory of its tenants at their start
+    (`Fit`)."""
 
     config: Config
     fits: Mapping[str, Fit]
@@ -47,7 +48,7 @@ def what_if(
 ) -> WhatIfFacts:
     """Facts for both simulations. `past` are requests of the last hour.
 
-    Raises `ConfigError` as `scene` does.
+    Raises `ConfigError` if a profile of the device cannot be read.
     """
     link = speeds(now.config.device).link
     then = {name: _then(one, name, change) for name, one in known.items()}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from http import HTTPStatus
 
-from mirage.serve.openai import ApiError
-from mirage.serve.request_id import HEADER
+from mirage.serve.api.openai import ApiError
+from mirage.serve.http.request_id import HEADER
 
 
 def bare(error: ApiError, server: str, identity: str) -> bytes:

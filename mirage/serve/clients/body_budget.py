@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
-from mirage.serve.openai import ApiError
+from mirage.serve.api.openai import ApiError
 from mirage.units import size
 
 RETRY_S = 1.0
@@ -44,7 +44,9 @@ class BodyRoom:
         self.is_now(0)
 
     def needs(self, wanted: int) -> None:
-        """Have at least `wanted` bytes. Raises `ApiError` if there is no room for them."""
+        """Take bytes of the budget until the request has at least `wanted`. Raises `ApiError` if
+        the budget has no room for them.
+        """
         if wanted <= self.bytes:
             return
         budget = self._budget

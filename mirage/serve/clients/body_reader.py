@@ -7,15 +7,16 @@ from io import BytesIO
 
 from aiohttp import web
 
+from mirage.serve.api.openai import ApiError
 from mirage.serve.clients.body_budget import BodyRoom
 from mirage.serve.clients.front import ClientFront
 from mirage.serve.clients.patience import body_until, late_body
-from mirage.serve.openai import ApiError
-from mirage.serve.unpack import most_unpacked, too_large, unpacked
+from mirage.serve.http.unpack import most_unpacked, too_large, unpacked
 
 
 async def read_body(request: web.Request, front: ClientFront, room: BodyRoom, most: int) -> bytes:
-    """Whole body, decompressed, of at most `most` bytes. Raises `ApiError`.
+    """Whole body, decompressed, of at most `most` bytes. Raises `ApiError` if it is longer, too
+    slow, incomplete or wrongly encoded, or if there is no room for it.
 
     Its bytes are taken from `room`, and stay taken.
     """
@@ -30,7 +31,7 @@ async def read_body(request: web.Request, front: ClientFront, room: BodyRoom, mo
 def arrived_body(request: web.Request, room: BodyRoom, most: int) -> bytes | None:
     """Body as `read_body` returns it, if all of it has come and it is not compressed; else None.
 
-    Raises `ApiError`.
+    Raises `ApiError` if it is longer than `most` bytes, or if there is no room for it.
     """
     content = request.content
     if not content.is_eof() or content.exception() or "Content-Encoding" in request.headers:

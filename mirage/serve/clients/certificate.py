@@ -44,7 +44,9 @@ class TlsCertificate:
             await asyncio.sleep(AGAIN_S)
 
     def moves(self, certificate: Path, key: Path) -> None:
-        """Have it in these files from now on; others are read for new connections."""
+        """Read the certificate from these files from now on. If they are other files than before,
+        new connections get their certificate.
+        """
         if (certificate, key) != self._files:
             self._files = certificate, key
             self.renew()
@@ -66,8 +68,8 @@ def check_tls(http: HttpSection) -> None:
 
 
 def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
-    """TLS context for version 1.2 and later, with this certificate and key. Raises
-    `ConfigError`.
+    """TLS context for version 1.2 and later, with this certificate and key. Raises `ConfigError` if
+    they cannot be read or used, or if others may read the key.
     """
     _check_readable("certificate", certificate)
     _check_readable("key", key)

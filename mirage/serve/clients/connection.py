@@ -10,14 +10,14 @@ from typing import Any, cast
 
 from aiohttp import StreamReader, web
 
+from mirage.serve.api.openai import ApiError
 from mirage.serve.clients.bare_answer import bare
 from mirage.serve.clients.framing import framing_fault
 from mirage.serve.clients.front import ClientFront
 from mirage.serve.clients.patience import late_head
 from mirage.serve.ends.comeback import LOOK_AGAIN_S
-from mirage.serve.openai import ApiError
-from mirage.serve.request_id import new_id
-from mirage.serve.unread import NAME, AnsweringRunner, Protocol
+from mirage.serve.http.error_answers import NAME, AnsweringRunner, Protocol
+from mirage.serve.http.request_id import new_id
 
 GRACE_S = 1.0
 """Seconds beyond `http.head_s` for this process, which may be busy, to read a head that has come in
@@ -25,15 +25,18 @@ time.
 """
 
 LINGER_S = 1.0
-"""Seconds for a client that still sends to read its answer. If the connection were closed at once,
-it would be reset, and the answer lost.
+"""Seconds for a client that still sends to read its answer. If the connection were closed
+immediately, it would be reset, and the answer lost.
+"""
+MOST_LINGERING = 32
+"""Most refused connections that are open at a time, beyond the limits; more are closed immediately.
 """
 
 
 class ClientConnection(Protocol):
     """Connection of a client. `begins` is called when a request's head has been read."""
 
-    __slots__ = ("_content", "_front", "_heard", "_late", "_peer", "_serves")
+    __slots__ = ("_content", "_front", "_heard", "_late", "_lingers", "_peer", "_serves")
 
     def __init__(
         self, front: ClientFront, manager: web.Server, runner: AnsweringRunner, **options: Any
@@ -47,12 +50,14 @@ class ClientConnection(Protocol):
         self._heard = False
         """True if part of the next head has come."""
         self._serves = False
+        self._lingers = False
+        """True once the connection was refused, until its client has read why."""
         self._content: StreamReader | None = None
         """Body of the last request; None before the first."""
 
     def comes(self, peer: str) -> str:
-        """Count this connection; returns the name of the limit that refuses it, or an empty
-        text.
+        """Count this connection and return an empty text, or return the name of the limit that
+        refuses it.
         """
         if limit := self._front.crowd.refuses(peer):
             self._front.metrics.kept_out[limit] += 1
@@ -62,7 +67,9 @@ class ClientConnection(Protocol):
         return ""
 
     def goes(self) -> None:
-        """Count this connection no more. Idempotent."""
+        """Take this connection out of the counts of open connections. Idempotent."""
+        self._front.lingering -= self._lingers
+        self._lingers = False
         if self._peer is not None:
             self._front.crowd.goes(self._peer)
             self._peer = None
@@ -82,6 +89,8 @@ class ClientConnection(Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._lingers:
+            return
         awaited = bool(data) and self._awaits_head()
         super().data_received(data)
         if awaited:
@@ -92,7 +101,7 @@ class ClientConnection(Protocol):
                 self._await_head()
 
     def begins(self, request: web.Request) -> None:
-        """Note that a request's head has been read."""
+        """Note that the head of a request has been read, which ends its time-out."""
         self._stop_clock()
         self._serves, self._heard, self._content = True, False, request.content
 
@@ -152,7 +161,14 @@ class ClientConnection(Protocol):
         error = ApiError(503, message, code="too_many_connections", wait_s=LOOK_AGAIN_S)
         self._refused_before(error, peer)
         transport.write(bare(error, NAME, new_id()))
-        transport.close()
+        if self._front.lingering >= MOST_LINGERING:
+            transport.close()
+            return
+        self._front.lingering += 1
+        self._lingers = True
+        if transport.can_write_eof():
+            transport.write_eof()
+        self._late = self._loop.call_later(LINGER_S, transport.close)
 
     def _refused_before(self, error: ApiError, peer: str | None) -> None:
         """Count and log an answer to bytes that were no valid request."""
@@ -166,9 +182,9 @@ class ClientConnection(Protocol):
 
 
 def head_refusal(request: web.Request) -> web.Response | None:
-    """Answer to a request whose head can be read in two ways; None for all others.
+    """Refusal of a request whose head can be read in two ways; None for all others.
 
-    It also notes that the head has come.
+    The call also tells the connection that the head has come, so that its time-out ends.
     """
     if not isinstance(request.protocol, ClientConnection):
         return None

@@ -9,7 +9,7 @@ from typing import Self
 
 from aiohttp import web
 
-from mirage.serve.wholeevents import WholeEvents
+from mirage.serve.http.whole_events import WholeEvents
 
 COMMENT = b": keep-alive\n\n"
 
@@ -17,7 +17,7 @@ COMMENT = b": keep-alive\n\n"
 class StreamPulse:
     """Context in which `response` gets a comment whenever it was silent for `quiet_s` seconds.
 
-    There are no comments if that is None, or if the answer is no stream (`events` is None). A
+    There are no comments if `quiet_s` is None, or if the answer is no stream (`events` is None). A
     comment never stands inside an event.
     """
 

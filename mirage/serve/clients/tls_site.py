@@ -18,8 +18,8 @@ from aiohttp import web
 from mirage.serve.clients.certificate import TlsCertificate
 from mirage.serve.clients.connection import ClientConnection
 from mirage.serve.clients.front import ClientFront
-from mirage.serve.counted import Repeated
-from mirage.serve.unread import AnsweringRunner
+from mirage.serve.http.error_answers import AnsweringRunner
+from mirage.serve.logs.repeated import Repeated
 
 log = logging.getLogger(__name__)
 

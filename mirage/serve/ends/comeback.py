@@ -21,11 +21,19 @@ class ComebackTimes(msgspec.Struct, frozen=True):
     """Present or next start of an engine, as plain data. Times by `time.monotonic`."""
 
     usual_s: float = 0.0
-    """Usual seconds of a start; 0 if none is known."""
+    """Seconds of the longest of the last `STARTS` starts; 0 if none has succeeded."""
     begun: float | None = None
     """Time at which the present start began; None if none is under way."""
     again: float | None = None
     """Time at which the pause before the next start ends, or ended; None if there is no pause."""
+
+    def shifted(self, seconds: float) -> ComebackTimes:
+        """The same start for a process whose clock is `seconds` ahead."""
+
+        def late(time: float | None) -> float | None:
+            return None if time is None else time + seconds
+
+        return ComebackTimes(self.usual_s, late(self.begun), late(self.again))
 
     @property
     def start_s(self) -> float:
@@ -33,7 +41,8 @@ class ComebackTimes(msgspec.Struct, frozen=True):
         return self.usual_s or LOOK_AGAIN_S
 
     def wait_s(self, now: float) -> float | None:
-        """Seconds until the engine may serve; None if it neither starts nor will be started.
+        """Seconds until the engine may serve; None if neither a start nor a pause before one is
+        known.
 
         `LOOK_AGAIN_S` if that time has passed.
         """

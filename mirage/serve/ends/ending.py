@@ -22,9 +22,13 @@ class Evidence(Enum):
     FAULT = "fault"
     """The engine failed by itself: a request may have caused that."""
     HANG = "hang"
-    """The engine stopped answering: a request may have caused that, or much else."""
+    """The engine stopped answering: a request may have caused that, but so may many other
+    things.
+    """
     NOTHING = "nothing"
-    """The engine was ended from outside, or the cause is unknown."""
+    """Any other end: by a signal from outside, by this server, with the device, with exit code 0,
+    or with an unknown exit status.
+    """
 
 
 @dataclass(frozen=True)
@@ -55,9 +59,9 @@ class Ending:
 
     @property
     def evidence(self) -> Evidence:
-        """Evidence against the running requests.
+        """Evidence against the requests that were running.
 
-        An unknown status is none, since it may have been a SIGKILL.
+        An unknown exit status is no evidence, since the process may have been ended by a SIGKILL.
         """
         if self.refused or self.unreachable or self.device or self.stopped:
             return Evidence.NOTHING
@@ -75,7 +79,9 @@ class Ending:
 
     @property
     def unknown(self) -> bool:
-        """True if the exit status of the process could not be read."""
+        """True if the exit status of the process could not be read, and neither the server nor the
+        core has told a reason for the end.
+        """
         by_us = self.refused or self.unreachable or self.device or self.stopped or self.hang
         return self.status is None and not by_us and not self.error
 

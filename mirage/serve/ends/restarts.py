@@ -14,10 +14,14 @@ from dataclasses import dataclass
 RESTARTS = 3
 """Number of counted ends in a row after which a tenant is still started again."""
 BACKOFF_S = 1.0
-"""Seconds of the first pause before a restart; doubled with each end in a row."""
+"""Seconds of the first pause before a restart; doubled with each end in a row, counted or not, up
+to `LONGEST_BACKOFF_S`.
+"""
 LONGEST_BACKOFF_S = 60.0
 REST_S = 600.0
-"""Seconds for which a tenant is failed before it is tried again; doubled each time in a row."""
+"""Seconds for which a tenant is failed before it is tried again; doubled each time in a row, up to
+`LONGEST_REST_S`.
+"""
 LONGEST_REST_S = 3600.0
 FORGIVEN_AFTER_S = 600.0
 """Seconds of serving since the last end after which earlier ends no longer count."""
@@ -58,10 +62,10 @@ class Restarts:
         self._served_s += served_s
 
     def ended(self, served_s: float, bodies: Set[str] = frozenset()) -> Pause:
-        """Note that the engine ended after `served_s` seconds; returns the pause before the next
-        start.
+        """Note that the engine ended after it had served for `served_s` seconds; returns the pause
+        before the next start.
 
-        `bodies` has the fingerprints of requests that may have caused the end.
+        `bodies` has the digests of requests that may have caused the end.
         """
         if self._served_s + served_s > FORGIVEN_AFTER_S:
             self._clear()

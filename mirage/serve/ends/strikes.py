@@ -1,8 +1,9 @@
 """Keys whose requests end engines again and again. Pure: the caller tells the time.
 
-A request that ended an engine is refused by the digest of its body (`suspects`), so a body with one
-byte changed is not. But three culprits of one key are no accident, and the next would cost all
-users of the tenant another restart: the key is refused.
+A culprit, a request that ended an engine (`suspects.py`), is refused by the digest of its body, so
+the same body with one byte changed is not refused. When requests of one key have ended engines of a
+tenant three times within ten minutes, the key itself is refused there: each further end would cost
+all users of the tenant another restart.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ class KeyStrikes:
         self._until: dict[str, float] = {}
 
     def strike(self, key: str, now: float) -> bool:
-        """Note that a request of `key` ended the engine; true if the key is refused from now on."""
+        """Note that a request of `key` ended the engine; true if this strike was one too many, so
+        that the key is refused for `STRUCK_S` seconds.
+        """
         self._forget(now)
         times = self._times.setdefault(key, deque())
         times.append(now)

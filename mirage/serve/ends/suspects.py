@@ -13,21 +13,16 @@ probe that always runs. An end from outside is no evidence against requests.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from mirage.config import HANG_S
+from mirage.control.routes.quarantine import MOST, REFUSED_S, SUSPECTED_S, WELL_S, remember
 from mirage.serve.ends.ending import Ending, Evidence
 
-REFUSED_S = 300.0
-SUSPECTED_S = 600.0
 LATELY_S = 5.0
-"""Seconds after a request broke off within which the engine's end may still be its doing."""
-WELL_S = 3600.0
-"""Seconds for which it counts in a request's favour that it was answered well."""
-MOST = 4096
-"""Most suspects, most culprits, and most well-answered requests that are remembered."""
+"""Seconds after a request broke off within which it may still be the cause of the engine's end."""
 MOST_NAMED = 4
 """Most requests that one log line names."""
 
@@ -37,7 +32,7 @@ class RequestFacts(NamedTuple):
 
     route: str
     model: str
-    fingerprint: str
+    body_digest: str
     """Digest that is equal for equal bodies on the same route."""
     body_bytes: int
     id: str = ""
@@ -49,20 +44,22 @@ class RequestFacts(NamedTuple):
         named = f", id {self.id!r}" if self.id else ""
         return (
             f"{self.route} of {self.model!r}, {self.body_bytes} bytes, "
-            f"fingerprint {self.fingerprint}{named}"
+            f"digest {self.body_digest}{named}"
         )
 
 
 @dataclass(frozen=True)
 class Blame:
-    """Requests that ran when an engine ended, and the one that ended it, if known."""
+    """Requests that ran when an engine ended, or that had just broken off (`there`), and the one
+    that ended it, if known.
+    """
 
     ending: Ending
     there: tuple[RequestFacts, ...] = ()
     culprit: RequestFacts | None = None
     bodies: frozenset[str] = frozenset()
-    """Fingerprint of the culprit; if it is unknown, those of the requests that may have ended the
-    engine.
+    """Digest of the culprit's body; without a culprit, digests of all requests that may have ended
+    the engine.
     """
 
     def __str__(self) -> str:
@@ -98,31 +95,31 @@ class Suspects:
         """Requests that broke off recently, each with its time."""
         self._blames: dict[int, Blame] = {}
         self._suspected: dict[str, float] = {}
-        """Time until which each request is a suspect, by fingerprint."""
+        """Time until which each request is a suspect, by the digest of its body."""
         self._culprits: dict[str, float] = {}
         self._good: dict[str, float] = {}
-        """Time until which each request counts as answered well, by fingerprint."""
+        """Time until which each request counts as answered well, by the digest of its body."""
         self._count = 0
 
-    def refuses(self, fingerprint: str, now: float) -> SuspectRefusal | None:
+    def refuses(self, body_digest: str, now: float) -> SuspectRefusal | None:
         """Refusal of a request that must not be sent to the engine now; None if it may be sent."""
-        if (until := self._culprits.get(fingerprint, now)) > now:
+        if (until := self._culprits.get(body_digest, now)) > now:
             return SuspectRefusal(until - now, known=True)
-        if not self._runs_alone(fingerprint, now):
-            return None  # soon said, however many broke off lately
-        others = {r.fingerprint for r in self._there(now)} - {fingerprint}
+        if not self._runs_alone(body_digest, now):
+            return None  # a quick answer, however many requests broke off lately
+        others = {r.body_digest for r in self._there(now)} - {body_digest}
         if any(self._runs_alone(other, now) for other in others):
-            return SuspectRefusal(self._wait_s(fingerprint, now), known=False)
+            return SuspectRefusal(self._wait_s(body_digest, now), known=False)
         return None
 
-    def _wait_s(self, fingerprint: str, now: float) -> float:
-        """Seconds until the other suspect has ended for long enough; `LATELY_S` if it still
+    def _wait_s(self, body_digest: str, now: float) -> float:
+        """Seconds until the end of each other suspect is `LATELY_S` ago; `LATELY_S` if one still
         runs.
         """
 
         def is_other(request: RequestFacts) -> bool:
-            other = request.fingerprint
-            return other != fingerprint and self._runs_alone(other, now)
+            other = request.body_digest
+            return other != body_digest and self._runs_alone(other, now)
 
         if any(map(is_other, self._running.values())):
             return LATELY_S
@@ -144,27 +141,29 @@ class Suspects:
         if self._blames.pop(number, None) is not None or request is None:
             return
         if well:
-            self._suspected.pop(request.fingerprint, None)
-            self._is_good(request.fingerprint, now)
+            self._suspected.pop(request.body_digest, None)
+            remember(self._good, [request.body_digest], now + WELL_S)
         else:
             while self._broken and self._broken[0][0] + LATELY_S + self._hang_s <= now:
                 self._broken.popleft()
             self._broken.append((now, request))
 
-    def suspects(self, fingerprint: str, now: float) -> None:
-        """Make a request a suspect, because it is one at another replica."""
-        _remember(self._suspected, [fingerprint], now + SUSPECTED_S, now)
+    def suspects(self, body_digest: str, now: float) -> None:
+        """Make a request a suspect here, because it is a suspect at another replica; `body_digest`
+        is the digest of its body.
+        """
+        remember(self._suspected, [body_digest], now + SUSPECTED_S)
 
     def engine_ended(self, ending: Ending, now: float) -> Blame:
         """Note that the engine has ended with all its requests; returns the blame for that."""
         there = self._there(now, LATELY_S + (self._hang_s if ending.hang else 0.0))
         blame = self._judged(ending, there, now)
         if blame.culprit is not None:
-            _remember(self._culprits, [blame.culprit.fingerprint], now + REFUSED_S, now)
+            remember(self._culprits, [blame.culprit.body_digest], now + REFUSED_S)
             for forgets in (self._suspected, self._good):
-                forgets.pop(blame.culprit.fingerprint, None)
+                forgets.pop(blame.culprit.body_digest, None)
         elif ending.evidence is not Evidence.NOTHING:
-            _remember(self._suspected, (r.fingerprint for r in there), now + SUSPECTED_S, now)
+            remember(self._suspected, (r.body_digest for r in there), now + SUSPECTED_S)
         self._blames.update(dict.fromkeys(self._running, blame))
         self._running.clear()
         self._broken.clear()
@@ -172,7 +171,7 @@ class Suspects:
 
     @property
     def remembered(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Culprits and suspects: for each fingerprint, the time until which it is one."""
+        """Culprits and suspects: the time until which each is one, by the digest of its body."""
         return dict(self._culprits), dict(self._suspected)
 
     def remember(self, culprits: Mapping[str, float], suspected: Mapping[str, float]) -> None:
@@ -181,29 +180,31 @@ class Suspects:
         self._suspected.update(suspected)
 
     def blame(self, number: int) -> Blame | None:
-        """Blame for the end of the engine that request `number` ran on; None if there was none."""
+        """Blame for the end of the engine that request `number` ran on; None if the engine has not
+        ended, and after `ends` of this request.
+        """
         return self._blames.get(number)
 
     def _there(self, now: float, lately_s: float = LATELY_S) -> tuple[RequestFacts, ...]:
-        """Requests that run, and those that broke off up to `lately_s` ago.
+        """Requests that run, and those that broke off up to `lately_s` seconds ago.
 
-        The engine may still be computing these. One that hung may have begun with them before the
-        hang was noticed.
+        The engine may still be computing the latter. A hang is noticed late, so one of them may
+        have caused it and broken off meanwhile.
         """
         recent = self._recent(now, lately_s)
         return (*self._running.values(), *(request for _, request in recent))
 
-    def _is_suspect(self, fingerprint: str, now: float) -> bool:
-        return self._suspected.get(fingerprint, now) > now
+    def _is_suspect(self, body_digest: str, now: float) -> bool:
+        return self._suspected.get(body_digest, now) > now
 
-    def _runs_alone(self, fingerprint: str, now: float) -> bool:
-        """True for a suspect that was not answered well recently: a probe must not wait for
-        others.
+    def _runs_alone(self, body_digest: str, now: float) -> bool:
+        """True for a suspect that may run only while no other suspect runs. One that was answered
+        well recently is exempt: it may be a health probe, which must not wait.
         """
-        return self._is_suspect(fingerprint, now) and not self._was_good(fingerprint, now)
+        return self._is_suspect(body_digest, now) and not self._was_good(body_digest, now)
 
-    def _was_good(self, fingerprint: str, now: float) -> bool:
-        return self._good.get(fingerprint, now) > now
+    def _was_good(self, body_digest: str, now: float) -> bool:
+        return self._good.get(body_digest, now) > now
 
     def _recent(self, now: float, lately_s: float) -> list[tuple[float, RequestFacts]]:
         return [(since, request) for since, request in self._broken if since + lately_s > now]
@@ -211,35 +212,13 @@ class Suspects:
     def _judged(self, ending: Ending, there: tuple[RequestFacts, ...], now: float) -> Blame:
         if ending.evidence is Evidence.NOTHING:
             return Blame(ending, there)
-        distinct = {request.fingerprint: request for request in there}
+        distinct = {request.body_digest: request for request in there}
         new = [name for name in distinct if not self._was_good(name, now)]
         suspects = [name for name in distinct if self._is_suspect(name, now)]
-        # What was answered well is blamed only where nothing else was there.
+        # A request that was answered well is blamed only if every other was answered well, too.
         before = [name for name in suspects if name in new or not new]
         if ending.evidence is Evidence.FAULT and not before and len(distinct) == 1:
             before = new
         if len(before) == 1:
             return Blame(ending, there, distinct[before[0]], frozenset(before))
         return Blame(ending, there, bodies=frozenset(before or new))
-
-    def _is_good(self, fingerprint: str, now: float) -> None:
-        """Note that a request was answered well now; the oldest such note is dropped beyond
-        `MOST`.
-        """
-        self._good.pop(fingerprint, None)
-        self._good[fingerprint] = now + WELL_S
-        if len(self._good) > MOST:
-            del self._good[next(iter(self._good))]
-
-
-def _remember(where: dict[str, float], names: Iterable[str], until: float, now: float) -> None:
-    """Set the time `until` for each of `names`; drop times that are over, and the oldest beyond
-    `MOST`.
-    """
-    for name in [name for name, end in where.items() if end <= now]:
-        del where[name]
-    for name in names:
-        where.pop(name, None)
-        where[name] = until
-    for name in list(where)[: max(0, len(where) - MOST)]:
-        del where[name]

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from mirage.config import Config, TenantSection
 from mirage.protocol import Allotment
-from mirage.serve import launcher
 from mirage.serve.adoption.code import order_of
 from mirage.serve.engines.hollow import hollow_start
-from mirage.serve.fit import Fit
-from mirage.serve.rundir import RunDir
+from mirage.serve.fit.fit import Fit
+from mirage.serve.launch import launcher
+from mirage.serve.rundir.folders import RunDir
 from mirage.units import size
 
 
 class EngineCommand:
     """Command of an engine of one declared tenant, which starts with its share or with less
-    (hollow).
+    (hollow). `server` are the arguments of Python that run vLLM's server.
     """
 
     def __init__(
@@ -44,7 +44,9 @@ class EngineCommand:
         return self._hollow if hollow and self._hollow is not None else self._whole
 
     def order(self) -> str:
-        """Hash of the command line, the environment and the model's files, whose times are read."""
+        """Hash of the command line, of the environment, and of the sizes and modification times of
+        the model's files, which this call reads.
+        """
         return order_of(self._whole, self.environment, self._model)
 
     @property

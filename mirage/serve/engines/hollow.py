@@ -10,17 +10,18 @@ from mirage.config import Config, TenantSection
 from mirage.control.rules import Rules
 from mirage.control.targets import entitled, least
 from mirage.protocol import Allotment
-from mirage.serve.fit import Fit
+from mirage.serve.fit.fit import Fit
 from mirage.serve.roster.declared import shape_of
 
 
 def hollow_start(config: Config, tenant: TenantSection, fit: Fit) -> Allotment | None:
-    """Allotment of a hollow start: the least memory with which the engine serves. None if it has
-    none.
+    """Allotment of a hollow start: the least memory with which the engine serves. None if the
+    tenant has no hollow start.
 
-    That is so if it would be no less than the share, and if all layers have to be in memory during
-    a start: on a GPU vLLM builds a model in device memory, and steps that are compiled or captured
-    are proven with all layers in place.
+    It has none if that memory would be no less than the share, or if no layer can stream, or if no
+    copies of its weights stay in host memory, or if all layers have to be in device memory during a
+    start: on a GPU vLLM builds a model there, and steps that are compiled or captured are proven
+    with all layers.
     """
     device = config.device
     whole = device.kind == "cuda" or device.graphs or device.compile

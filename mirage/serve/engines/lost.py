@@ -6,18 +6,18 @@ from collections.abc import Callable
 
 from mirage.control.lost_requests import LostRequests
 from mirage.processes.proc_stat import proc_stat
-from mirage.serve.owed import OwedAnswers, OwedWait
+from mirage.serve.health.owed_answers import OwedAnswers, OwedWait
 
 ANSWERS_S = 3.0
 """Seconds without an answer to the probe after which it is unknown if the API server works."""
 COMPUTES = 0.05
-"""Part of one processor's time above which an API server counts as working; it may have to share
-the processors.
+"""Fraction of one processor's time above which an API server counts as working; it may have to
+share the processors.
 """
 
 
 class LostWatch:
-    """Watch over an engine from its first request to its end; `pid` is its API server."""
+    """Watch over an engine while it serves; `pid` is its API server."""
 
     def __init__(
         self,
@@ -27,8 +27,9 @@ class LostWatch:
         running: Callable[[], float],
         had_requests: Callable[[], float],
     ) -> None:
-        """`running` returns the seconds for which this server has run.
+        """A request may wait for `patience_s` seconds before it can count as lost.
 
+        `running` returns the seconds for which this server has run.
         `had_requests` returns the value of `running` at which the core last had a request.
         """
         self._answers, self._running, self._had_requests = answers, running, had_requests

@@ -23,24 +23,24 @@ from mirage.serve.adoption.book import RunBook
 from mirage.serve.adoption.counted import device_bytes
 from mirage.serve.adoption.judging import EngineWanted, unwelcome
 from mirage.serve.adoption.record import EngineRecord
-from mirage.serve.device_health import DeviceHealth
 from mirage.serve.ends.ending import Ending, Evidence
 from mirage.serve.ends.restarts import RESTARTS, Pause, Restarts
 from mirage.serve.engines.command import EngineCommand
+from mirage.serve.engines.errors import EngineFailed
 from mirage.serve.engines.lost import LostWatch
 from mirage.serve.engines.process import EngineProcess
 from mirage.serve.engines.room import ShareRoom, waiting_for
 from mirage.serve.engines.run import EngineRun
 from mirage.serve.engines.silence import silent
 from mirage.serve.engines.start import EngineStart, StartLimits
-from mirage.serve.errors import EngineFailed
-from mirage.serve.fit import Fit
-from mirage.serve.means import Means
-from mirage.serve.registry import TenantServer
+from mirage.serve.fit.fit import Fit
+from mirage.serve.health.device_health import DeviceHealth
+from mirage.serve.launch.programs import Means
+from mirage.serve.logs.progress import say
+from mirage.serve.registry.registry import TenantServer
 from mirage.serve.routed.table import REACHABLE
 from mirage.serve.routing.line import EndVerdict
-from mirage.serve.rundir import RunDir
-from mirage.serve.said import say
+from mirage.serve.rundir.folders import RunDir
 from vmm.faults import FAULTS, Fault, Scope, in_text
 
 ROOM_POLL_S = 0.05
@@ -57,12 +57,12 @@ async def _nothing(*_: str) -> None:
 
 
 async def _not_judged(tenant: str, ending: Ending) -> EndVerdict:
-    """Verdict on an end about whose requests nothing is known: an empty one."""
+    """Empty verdict on the end of an engine, used if no router judges the engine's requests."""
     return EndVerdict()
 
 
 class EngineManager:
-    """Keeps one engine running, and the state in `backend` up to date.
+    """Manager of one engine: it keeps the engine running, and the state in `backend` up to date.
 
     The control server tells it what it hears from the engine: `came`, `joined`, `stepped`,
     `failed`, `lost`.
@@ -88,7 +88,7 @@ class EngineManager:
     ) -> None:
         """`starting` is awaited before an engine starts, `judged` when one has ended.
 
-        `seen` returns once the router acts by what `backend` says. `over` is awaited with the
+        `seen` returns once the router knows the state in `backend`. `over` is awaited with the
         tenant's name when no process of an engine is left. `running` returns the seconds for which
         this server has run, `had_requests` its value when the engine's core last had a request.
         `book` records the engine's processes.
@@ -201,8 +201,8 @@ class EngineManager:
             await asyncio.sleep(NOTE_S)
 
     async def _note_shared(self) -> None:
-        """Tell the reaper of new semaphores in /dev/shm, in case the whole group is killed at
-        once.
+        """Tell the reaper and the run's record of new semaphores in /dev/shm, in case the whole
+        group is killed before it can remove them.
         """
         with suppress(OSError):
             if new := await asyncio.to_thread(self._engine.new_semaphores):
@@ -221,8 +221,8 @@ class EngineManager:
 
     @property
     def begins_again(self) -> bool:
-        """True if the last start was ended because a process was stopped from outside, and will be
-        repeated.
+        """True if the last start was ended because a process was suspended, as by SIGSTOP, and
+        will be repeated.
         """
         return self._run.frozen and self.backend.state is not LifeState.FAILED
 
@@ -264,7 +264,9 @@ class EngineManager:
         return unwelcome(hello, awaited, device_bytes(hello.pid))
 
     async def returned(self) -> None:
-        """Return when the engine that was taken over has connected, and its adapters are known."""
+        """Return when the engine that was taken over has connected, and then has told its adapters
+        or has let `FOUND_S` seconds pass.
+        """
         await self._run.connected.wait()
         await self.adapters.found()
 
@@ -308,7 +310,8 @@ class EngineManager:
         self._run.error, self._run.fault = error, FAULTS.get(fault)
 
     async def lost(self, reason: str | None) -> None:
-        """Handle the end of the engine's control connection; `reason` is set if it was sent away.
+        """Handle the end of the engine's control connection; `reason` is set if this server closed
+        it.
 
         An API server without its core is of no use, and is killed. One that is just starting may
         first log the cause. Returns when the core has ended and its memory is free.
@@ -397,7 +400,8 @@ class EngineManager:
             await self._device.well()
 
     async def _have(self, room: ShareRoom) -> bool:
-        """Wait until the room is free, or enough of it for a hollow start; return True for that.
+        """Wait until the room is free, or enough of it for a hollow start; return True for a hollow
+        start.
 
         Another engine that owes memory and gives nothing back for `hang_s` seconds is ended.
         Returns early if the engine is told to stop or the device fails.
@@ -527,7 +531,7 @@ class EngineManager:
     # -- stopping -----------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """End the engine, with `grace_s` seconds to end by itself. Idempotent."""
+        """End the engine, with the `grace_s` seconds of `Means` to end by itself. Idempotent."""
         self._is_down()
         self._run.connected.clear()  # what the engine leaves undone is no failure
         await self._end(self._means.grace_s)
@@ -549,7 +553,7 @@ class EngineManager:
         self.backend.reason = why or self.backend.reason
 
     def kill(self) -> None:
-        """Kill the engine's processes at once."""
+        """Kill the engine's processes immediately."""
         self._engine.kill()
 
     def hangs(self, why: str) -> None:

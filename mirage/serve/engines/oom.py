@@ -12,7 +12,7 @@ VMSTAT = Path("/proc/vmstat")
 
 
 class OomKills:
-    """Number of processes that the kernel has killed recently because memory ran out."""
+    """Counter of the processes that the kernel has killed recently because memory ran out."""
 
     def __init__(self, vmstat: Path = VMSTAT) -> None:
         self._vmstat = vmstat

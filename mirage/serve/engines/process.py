@@ -16,8 +16,8 @@ from mirage.processes import reaper
 from mirage.processes.child import AdoptedChild, Child, Start, start_program
 from mirage.processes.marks import MarkedProcess
 from mirage.processes.pidfd import ProcessEnd
-from mirage.serve.engine_log import last_error, last_progress
-from mirage.serve.errors import EngineFailed
+from mirage.serve.engines.errors import EngineFailed
+from mirage.serve.logs.engine_log import last_error, last_progress
 
 POLL_S = 0.05
 """Seconds between two checks if a server listens; it is asked for its health only if it does."""
@@ -84,7 +84,9 @@ class EngineProcess:
         process.begin()
 
     def goes_on(self, process: MarkedProcess) -> None:
-        """Take over `process`, a server that another supervisor has started. Raises `OSError`."""
+        """Take over `process`, a server that another supervisor has started. Raises `OSError` if it
+        has ended.
+        """
         self._forget_core()
         self._semaphores = {}
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
@@ -194,7 +196,8 @@ class EngineProcess:
         """Semaphores of the group in /dev/shm that are new since the last call: inodes by their
         names.
 
-        `stop` removes those that are left when the group has ended. Raises `OSError`.
+        `stop` removes those that are left when the group has ended. Raises `OSError` if this
+        process may open no file to look for them.
         """
         if self._process is None:
             return {}
@@ -221,7 +224,7 @@ class EngineProcess:
         return self._process.pid
 
     def kill(self) -> None:
-        """Kill the group at once, as `reaper.kill_members` does.
+        """Kill the group immediately, as `reaper.kill_members` does.
 
         If no file can be opened to look for members, only the server and its core are killed;
         `stop` kills the rest after resource trackers had time to clean up.

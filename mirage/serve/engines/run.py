@@ -25,13 +25,15 @@ class EngineRun:
     """True once the API server has answered."""
     connected: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while the core is connected to the control server, with its memory in the ledger."""
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once the core has left the control server, or was sent away."""
     stepped: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the model has computed a first step."""
     served: bool = False
     no_room: str = ""
     """Reason why the device has too little memory left for the engine to serve; empty if enough."""
     frozen: bool = False
-    """True if it was ended because a process of its start was stopped from outside."""
+    """True if its start was ended because one of its processes was stopped, as by SIGSTOP."""
     lost_in_first_step: bool = False
     """True if the core left the control server during its first step."""
     core_first: bool = False
@@ -66,6 +68,7 @@ class EngineRun:
         the `server_has_ended` before, the core counts as the process that ended first."""
         self.lost_in_first_step = self.in_first_step
         self.connected.clear()
+        self.gone.set()
         self.refused = reason
         self.core_first = self.core_first or not server_has_ended
 

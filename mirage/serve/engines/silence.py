@@ -16,7 +16,8 @@ LOOK_S = 1.0
 
 
 async def silent(socket: Path, running: Callable[[], float], hang_s: float) -> AsyncIterator[float]:
-    """Probe the server on `socket` until it has not answered for `hang_s` seconds; then end.
+    """Probe the server on `socket`; the iteration ends once it has not answered for `hang_s`
+    seconds.
 
     Yields the seconds since the last answer at each look. Only one question is open at a time: a
     server that was stopped answers it when it is continued. `running` returns the seconds for which

@@ -6,7 +6,7 @@ from mirage.processes.proc_stat import STOPPED, ProcStat, proc_stat
 from mirage.processes.reaper import members_of
 
 COMPUTES = 0.02
-"""Part of one processor's time above which a start makes progress."""
+"""Fraction of one processor's time above which a start makes progress."""
 
 
 class Standstill:

@@ -9,16 +9,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from mirage.serve.ends.ending import Ending, failed_step
+from mirage.serve.engines.errors import EngineFailed
 from mirage.serve.engines.process import EngineProcess
 from mirage.serve.engines.run import EngineRun
 from mirage.serve.engines.standstill import Standstill
-from mirage.serve.errors import EngineFailed
-from mirage.serve.host_limits import with_causes
-from mirage.serve.within import within
+from mirage.serve.engines.time_limit import within
+from mirage.serve.launch.host_limits import with_causes
 
 FIRST_STEP = "loaded, computing a first step"
 STOPPED_POLL_S = 1.0
-"""Seconds between two checks if a process of a start is stopped."""
+"""Seconds between two looks for processes of a start that SIGSTOP has stopped, at most."""
+GONE_S = 1.0
+"""Seconds to wait, after the end of an API server, for the end of the core's control connection."""
 LEAST_S = 0.5
 """Least seconds for the first step, also if the rest of a start took all of its time-out."""
 
@@ -28,13 +30,13 @@ class StartLimits:
     """Time-outs of the parts of a start, in seconds."""
 
     timeout_s: float
-    """Time from the start of its process to its first step."""
+    """Time from the start of the engine's process to its first step."""
     hello_s: float
     """Time from the API server's first answer until the core has connected to the control
     server.
     """
     hang_s: float
-    """Time for which a process may be stopped, or all may compute nothing."""
+    """Time for which a process may be stopped (as by SIGSTOP), or all may compute nothing."""
     progress_s: float
     """Time between two log lines about the start."""
 
@@ -58,7 +60,7 @@ class EngineStart:
         self._standstill: Standstill | None = None
 
     async def succeeds(self, process: Awaitable[None]) -> None:
-        """Await `process`, which makes the process, and return once the model has computed a step.
+        """Await `process`, which starts the engine's process; return after the model's first step.
 
         Raises `OSError` if the process cannot be made, and `EngineFailed` if the start fails later.
         """
@@ -109,7 +111,7 @@ class EngineStart:
             self._say(f"starting for {seconds}{f' ({words})' if words else ''}")
 
     async def _end_if_stopped(self) -> None:
-        """End a start of which a process has been stopped for `hang_s` seconds."""
+        """End a start of which a process has been stopped (as by SIGSTOP) for `hang_s` seconds."""
         assert self._standstill is not None
         while True:
             await asyncio.sleep(min(STOPPED_POLL_S, self._limits.hang_s / 4))
@@ -177,6 +179,9 @@ class EngineStart:
         """Words about a core that failed in its first step; empty if it did not, or not by
         itself.
         """
+        if self._run.connected.is_set():  # its end may be seen before what it sent last is read
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._run.gone.wait(), GONE_S)
         if not self._run.lost_in_first_step:
             return ""
         await self._engine.core_gone()  # a core that just closes its socket has no status yet

@@ -27,7 +27,7 @@ from mirage.processes.child import AdoptedChild, NewChild, start_program
 from mirage.processes.pidfd import ProcessEnd
 from mirage.processes.reaper_client import ReaperClient
 from mirage.processes.stopped import watch_for_stops
-from mirage.serve.launcher import ADAPTING
+from mirage.serve.launch.launcher import ADAPTING
 from mirage.wire import Broken, Channel
 
 logger = logging.getLogger("mirage.serve.engines.warm")
@@ -35,7 +35,9 @@ logger = logging.getLogger("mirage.serve.engines.warm")
 PROGRAM = (sys.executable, "-m", "mirage.engine.forkserver")
 READY_ROLE, PROGRAM_ROLE = "ready", "program"
 FORK_S, MARGIN_S = 10.0, 2.0
-"""Seconds in which the process may fork, after which it refuses; and seconds to hear of that."""
+"""Seconds in which the process has to fork, after which it refuses; and further seconds to wait for
+its answer.
+"""
 PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 """Least and greatest seconds between the end of the forking process and the next start."""
 ROOM = {"MIRAGE_ROOM_FOR_TITLES": "." * 4096}
@@ -51,14 +53,15 @@ class ForkIsLate(Exception):
 class WarmStarts:
     """Process that has imported vLLM, in `environment`, with its socket at `address`.
 
-    It is started at once, takes questions at once, and ends with this process or by `close`.
+    It is started immediately, accepts connections from then on, and ends with this process or by
+    `close`.
     """
 
     def __init__(
         self, address: Path, environment: Mapping[str, str], log: Path, reaper: ReaperClient
     ) -> None:
-        """`log` gets the output of the import, then of the last fork until that becomes the
-        program.
+        """`log` gets the output of the import. Each fork empties it, and writes into it until it
+        runs its command.
 
         Raises `OSError` if the process cannot be started.
         """
@@ -80,8 +83,9 @@ class WarmStarts:
     def start(self, command: list[str], environment: Mapping[str, str], log: Path) -> NewChild:
         """Start a Python command as a fork if that is possible now, else as a program.
 
-        Before, `adopt_orphans` has to be called in this process. The call takes about 50 ms, on a
-        busy machine seconds: use a thread. Raises `OSError` if the command cannot be started.
+        Before, `adopt_orphans` has to be called in this process. A forking process that does not
+        answer in time is killed. The call takes about 50 ms, on a busy machine seconds: use a
+        thread. Raises `OSError` if the command cannot be started.
         """
         if command[0] == sys.executable and self._is_same(environment) and self.is_ready():
             try:
@@ -147,13 +151,17 @@ class WarmStarts:
             )
         self._reaper.began(self._process.pid)
         there = socket.socket(socket.AF_UNIX)
-        there.connect(str(self.address))
         self._first = Channel(there, Reply, longest=LONGEST)
-        self._first.say(Query(READY_ROLE, None, os.devnull))
+        try:
+            there.connect(str(self.address))
+            self._first.say(Query(READY_ROLE, None, os.devnull))
+        except (OSError, Broken):
+            self.close()
+            raise
 
     async def keep(self, hang_s: float, say: Callable[[str], None]) -> None:
-        """Start another process whenever it ends, and kill one that is stopped for `hang_s`
-        seconds.
+        """Start another process whenever it ends, and kill one that is stopped (as by SIGSTOP) for
+        `hang_s` seconds.
 
         `say` gets a line at each end. Never returns.
         """
@@ -170,10 +178,17 @@ class WarmStarts:
             lived_s = asyncio.get_running_loop().time() - begun
             pause = PAUSE_S if lived_s > LONGEST_PAUSE_S else min(pause * 2, LONGEST_PAUSE_S)
             await asyncio.sleep(pause)
-            try:
-                self._begin()
-            except (OSError, Broken) as error:
-                logger.warning("no process to fork engines from: %s", error)
+            while not self._begins():
+                await asyncio.sleep(LONGEST_PAUSE_S)
+
+    def _begins(self) -> bool:
+        """Start another process; False, with a warning, if that fails."""
+        try:
+            self._begin()
+        except (OSError, Broken) as error:
+            logger.warning("no process to fork engines from: %s", error)
+            return False
+        return True
 
     def close(self) -> None:
         """Kill the process; engines forked from it go on. Idempotent."""

@@ -28,11 +28,11 @@ from mirage.serve.admin.forms import (
     TenantsTold,
     WhyTold,
 )
+from mirage.serve.api.openai import ApiError, Handler, errors_as_json
+from mirage.serve.http.private_site import PrivateSite
 from mirage.serve.machine.calls import DeviceAway, DeviceCalls
 from mirage.serve.machine.move_book import MoveBook
 from mirage.serve.machine.watch import MachineWatchers
-from mirage.serve.openai import ApiError, Handler, errors_as_json
-from mirage.serve.private_site import PrivateSite
 
 Form = TypeVar("Form")
 DEVICE = "device"
@@ -40,7 +40,8 @@ DEVICE = "device"
 
 
 class MachineAdmin:
-    """Admin routes over all devices. `start` listens, `stop` ends that."""
+    """Operators' routes of a server with several devices. `start` listens at the admin socket,
+    `stop` ends that."""
 
     def __init__(
         self,
@@ -50,19 +51,21 @@ class MachineAdmin:
         policy: Policy,
         reload_keys: Callable[[], Awaitable[str]],
     ) -> None:
-        """`devices` are the clients of the devices' servers, by device; `book` has the moves of
-        models.
+        """`devices` are the clients of the devices' servers, by device; entries may be added to the
+        mapping later. `book` has the moves of models.
 
-        `reload_keys` returns a line about the keys in use then, and raises `InputRefused`.
+        `reload_keys` reads the keys again and returns a line about them; it raises `InputRefused`
+        if they cannot be read.
         """
-        self._devices, self._policy, self._reload_keys = dict(devices), policy, reload_keys
+        self._devices, self._policy, self._reload_keys = devices, policy, reload_keys
         self._url, self._book, self._began = "", book, time.time()
         self._declaring, self._revision = declaring, declaring.revision
         self._watchers = MachineWatchers(self._devices)
         self.site = PrivateSite()
 
     async def start(self, path: Path, url: str) -> None:
-        """Listen at `path`, for the server at `url`. Raises `OSError`."""
+        """Listen at `path`; `url` is the server's address for clients, which `GET /tenants` tells.
+        Raises `OSError` if it cannot listen."""
         self._url = url
         app = web.Application(middlewares=self.middlewares())
         app.add_routes(
@@ -80,7 +83,7 @@ class MachineAdmin:
         await self.site.start(app, path)
 
     def middlewares(self) -> list[Any]:
-        """Middlewares of its routes, the outermost first."""
+        """Middlewares (of aiohttp) of the routes, the outermost first."""
         return [errors_as_json]
 
     async def stop(self) -> None:
@@ -113,12 +116,12 @@ class MachineAdmin:
         return as_json(every, self._revision)
 
     async def _told(self) -> dict[str, TenantsTold]:
-        """Answers of the devices whose servers answer, by device."""
+        """Answers to `GET /tenants` by device, without devices whose servers do not answer."""
+        names = list(self._devices)
         asked = await asyncio.gather(
-            *(self._asked(name, "GET", "/tenants") for name in self._devices),
-            return_exceptions=True,
+            *(self._asked(name, "GET", "/tenants") for name in names), return_exceptions=True
         )
-        answers = dict(zip(self._devices, asked, strict=True))
+        answers = dict(zip(names, asked, strict=True))
         return {
             name: _decoded(answer, TenantsTold)
             for name, answer in answers.items()
@@ -126,7 +129,7 @@ class MachineAdmin:
         }
 
     async def _keys(self, request: web.Request) -> web.Response:
-        """Let the router's keys be read again."""
+        """Route that makes the server read its keys again and send them to the router."""
         with audited(request, "reload-keys", "-") as result:
             try:
                 line = await self._reload_keys()
@@ -136,8 +139,8 @@ class MachineAdmin:
             return as_json(KeysTold(line=line), self._revision)
 
     async def _why(self, request: web.Request) -> web.Response:
-        """Answer with the moves between devices; with a named device, with the moves on that
-        one.
+        """Answer `GET /why`: with the moves of models between devices, or, if the query names a
+        device, with that device's own answer about moves and loans of memory.
         """
         if request.query.get(DEVICE) is not None:
             return await self._of_one_device(request)
@@ -170,16 +173,20 @@ class MachineAdmin:
         return await self._asked(device, "GET", request.raw_path)
 
     async def _act(self, request: web.Request) -> web.Response:
-        """Carry out an act on the named device, else on all devices that serve the tenant."""
+        """Carry out an act on the named device, else on all devices that serve the tenant, one by
+        one. If devices refuse, answer with the first refusal; the others have carried the act out.
+        Raises `ApiError` if a server does not answer; the devices after it are not asked.
+        """
         check_fresh(request, self._revision)
         answers = {
             device: await self._asked(device, "POST", request.raw_path)
             for device in await self._serving(request)
         }
+        taken = {n: _decoded(one, ActTaken) for n, one in answers.items() if one.status < 400}
+        if taken:
+            self._revision.grows()
         if refused := next((one for one in answers.values() if one.status >= 400), None):
             return refused
-        taken = {name: _decoded(one, ActTaken) for name, one in answers.items()}
-        self._revision.grows()
         told = msgspec.structs.replace(
             next(iter(taken.values())),
             revision=self._revision.number,
@@ -188,8 +195,9 @@ class MachineAdmin:
         return as_json(told, self._revision, status=202)
 
     async def _serving(self, request: web.Request) -> list[str]:
-        """The named device; without one, those that have the tenant. Raises `ApiError` if none
-        has.
+        """Devices that a request about a tenant concerns: the one that its query names, even if it
+        does not have the tenant, else all that answer and have the tenant. Raises `ApiError` for an
+        unknown device, and without a named device for an unknown tenant.
         """
         name, told = request.match_info["name"], await self._told()
         if (device := request.query.get(DEVICE)) is not None:
@@ -204,7 +212,8 @@ class MachineAdmin:
         return found
 
     async def _of_one_device(self, request: web.Request) -> web.Response:
-        """Pass a request on to the named device. Raises `ApiError` if none is named."""
+        """Pass a request on to the device that its query names. Raises `ApiError` if the query
+        names no device, or an unknown one."""
         if (device := request.query.get(DEVICE)) is None:
             each = [(name, one.socket) for name, one in self._devices.items()]
             sockets = ", ".join(f"{name}: --socket {socket}" for name, socket in each if socket)
@@ -225,8 +234,8 @@ class MachineAdmin:
         return web.route(route.method, route.path, handle)
 
     async def _asked(self, device: str, method: str, path: str, body: bytes = b"") -> web.Response:
-        """Answer of a device's server to a request with this `body`. Raises `ApiError` if it does
-        not answer."""
+        """Answer of a device's server to a request with this `body`. Raises `ApiError` if the
+        server does not answer."""
         try:
             return await self._devices[device].answer(method, path, body)
         except DeviceAway as error:

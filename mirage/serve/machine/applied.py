@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import NamedTuple
 
 from mirage.control.placement.steps import MoveVerb
 from mirage.control.roster.states import LifeState
@@ -12,33 +13,58 @@ from mirage.serve.machine.change import MachineChange
 from mirage.serve.machine.first import TenantPlaced
 
 OF_DEVICES = frozenset({said.NOTHING, said.NO_STATE})
-"""Lines of devices' answers that are left out, because they would be wrong for the whole."""
+"""Lines of single devices' answers that are left out, because they may not hold for all devices
+together.
+"""
 AWAY = "its server is away, and begins with that when it is back"
 SETTLED = {MoveVerb.START: LifeState.READY.value, MoveVerb.STOP: ABSENT}
 
 
+class AboveChange(NamedTuple):
+    """Changed keys that concern no single device."""
+
+    http: tuple[str, ...] = ()
+    """Changed keys of the limits of clients."""
+    placement: tuple[str, ...] = ()
+    """Changed keys of the rules of placement."""
+    devices: tuple[str, ...] = ()
+    """Names of devices that are added."""
+
+
 def machine_told(
     change: MachineChange,
-    http: tuple[str, ...],
+    above: AboveChange,
     decided: Mapping[str, TenantPlaced],
     parts: Mapping[str, ApplyTold | None],
     revision: int,
     *,
     dry_run: bool,
+    away: Collection[str] = (),
+    label: Callable[[str], str] = str,
 ) -> ApplyTold:
     """Answer for all devices: the changes that were made, or with `dry_run`, that would be.
 
-    `http` are limits of clients that change. `decided` are the places of new tenants that name no
-    device. `parts` are the answers of devices, None for one whose server is away.
+    `decided` has the devices that were chosen for new tenants that name none. `parts` are the
+    answers of devices, None for one whose server is away. `awaited` of the answer lacks tenants
+    that move from or to devices `away`. `label` returns the name of a device for sentences.
     """
     told = {name: part for name, part in parts.items() if part is not None}
     awaits = {name: dict(part.awaited) for name, part in told.items()}
+    held = {step.model for step in change.steps if step.device in away}
     for step in change.steps:
-        if (state := SETTLED.get(step.verb)) is not None:
+        if step.model not in held and (state := SETTLED.get(step.verb)) is not None:
             awaits.setdefault(step.device, {})[step.model] = state
     revisions = {name: part.revision for name, part in told.items()}
-    lines = list(_lines(change, decided, parts, dry_run=dry_run))
-    lines += said.of_http(http, dry_run=dry_run)
+    limits = said.of_keys(above.http, dry_run=dry_run)
+    lines = [
+        line
+        for line in _lines(change, decided, parts, label, dry_run=dry_run)
+        if not any(line.endswith(f": {one}") for one in limits)  # said once for all devices
+    ]
+    lines += limits
+    lines += said.of_keys(above.placement, dry_run=dry_run)
+    added = "would be added" if dry_run else "added; its server starts once its machine is there"
+    lines += [f"device {name}: {added}" for name in above.devices]
     return ApplyTold(
         applied=bool(lines) and not dry_run,
         revision=revision,
@@ -46,7 +72,8 @@ def machine_told(
         changed=tuple({c.name: c for part in told.values() for c in part.changed}.values()),
         removed=change.removed,
         roster=tuple(dict.fromkeys(key for part in told.values() for key in part.roster)),
-        http=http,
+        http=above.http,
+        placement=above.placement,
         fitting=tuple(one for part in told.values() for one in part.fitting),
         awaited={name: state for each in awaits.values() for name, state in each.items()},
         lines=tuple(lines) or (said.NOTHING,),
@@ -65,6 +92,7 @@ def _lines(
     change: MachineChange,
     decided: Mapping[str, TenantPlaced],
     parts: Mapping[str, ApplyTold | None],
+    label: Callable[[str], str],
     *,
     dry_run: bool,
 ) -> Iterator[str]:
@@ -72,9 +100,9 @@ def _lines(
         yield f"{name}: on {' and '.join(at.devices)}, {at.why}"
     for device, part in parts.items():
         if part is None:
-            yield f"{device}: {AWAY}"
+            yield f"{label(device)}: {AWAY}"
         else:
-            yield from (f"{device}: {line}" for line in part.lines if line not in OF_DEVICES)
+            yield from (f"{label(device)}: {line}" for line in part.lines if line not in OF_DEVICES)
     verb = "would go" if dry_run else "goes"
     for name in change.moved:
         before, after = (" and ".join(one.devices[name]) for one in (change.before, change.after))

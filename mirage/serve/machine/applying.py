@@ -7,25 +7,23 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-from mirage.config import ConfigError, HttpSection
+from mirage.config import HttpSection
 from mirage.errors import CommandFailed
-from mirage.serve.apply.difference import difference
+from mirage.serve.apply.difference import changed_keys, difference
 from mirage.serve.apply.forms import ApplyTold
 from mirage.serve.apply.revision import Revision
 from mirage.serve.apply.said import NOTHING
 from mirage.serve.apply.source import Written
 from mirage.serve.apply.state_file import KeptState
-from mirage.serve.ask import Probe
 from mirage.serve.clients.certificate import check_tls
-from mirage.serve.machine.applied import machine_told
-from mirage.serve.machine.calls import DeviceAway, DeviceRefused
+from mirage.serve.launch.vllm_facts import Probe
+from mirage.serve.machine.applied import AboveChange, machine_told
+from mirage.serve.machine.calls import DeviceAway, DeviceRefused, refusal_of
 from mirage.serve.machine.change import MachineChange, machine_change, places_in
 from mirage.serve.machine.declared import PlacedMachine
 from mirage.serve.machine.moving import MachineMoves
 from mirage.serve.machine.served_device import ServedDevice
 from mirage.serve.routing.desk import RouterDesk
-
-BAD_REQUEST = 400
 
 
 class MachinePlan(NamedTuple):
@@ -34,18 +32,20 @@ class MachinePlan(NamedTuple):
     machine: PlacedMachine
     change: MachineChange
     differ: tuple[str, ...]
-    """Devices whose configurations differ at once, even if nothing follows from the difference."""
-    http: tuple[str, ...]
-    """Limits of clients that have changed."""
+    """Devices whose configurations the change alters before any model moves, even if the
+    alteration has no effect.
+    """
+    above: AboveChange
+    """Changed keys that concern no device."""
 
     def is_none(self, parts: Mapping[str, ApplyTold]) -> bool:
-        """True if nothing follows from the difference; `parts` are the devices' dry runs."""
-        still = not self.change.steps and not self.http
+        """True if the difference has no effect; `parts` are answers of the devices' dry runs."""
+        still = not self.change.steps and not any(self.above)
         return still and all(one.lines == (NOTHING,) for one in parts.values())
 
 
 class MachineApplier:
-    """Applies files to the machine's devices, one at a time; see `AppliesConfigs`."""
+    """Applies files to the machine's devices, one file at a time; see `AppliesConfigs`."""
 
     def __init__(
         self,
@@ -56,7 +56,9 @@ class MachineApplier:
         desk: RouterDesk,
         state: KeptState,
     ) -> None:
-        """`desk` is that of the router before the devices. What is applied is kept in `state`."""
+        """`desk` sends new limits to the router, which all devices share. What is applied is kept
+        in `state`.
+        """
         self._state = state
         self._devices, self._machine = devices, machine
         self._moves, self._probe, self._desk = moves, probe, desk
@@ -81,12 +83,13 @@ class MachineApplier:
         facts: bool = False,
     ) -> ApplyTold:
         """Apply the file that `edit` makes of the present one to all devices, or to none: each
-        device first does a dry run, and with `dry_run` nothing more.
+        device whose configuration changes first does a dry run, and with `dry_run` nothing more.
 
         `fresh` raises if the present file is no longer the one that the caller knows. Running
         requests of tenants that stop have `drain_s` seconds, None for the roster's own time. With
-        `facts` a dry run returns the facts for a simulation of each device. Raises as
-        `AppliesConfigs.apply` does.
+        `facts` a dry run returns the facts for a simulation of each device. Raises
+        `ConfigError` for a configuration that cannot be served, and `CommandFailed` for one that
+        needs another start of the server, or if a device's server does not answer.
         """
         async with self._lock:
             if self._having is not None:
@@ -105,7 +108,8 @@ class MachineApplier:
             return await asyncio.shield(self._having)
 
     async def _plan(self, wanted: Written) -> MachinePlan:
-        """Plan for a configuration. It takes seconds if vLLM has to be asked about models."""
+        """Difference between the devices' present tenants and the configuration `wanted`. It takes
+        seconds if vLLM has to be asked about models."""
         return await asyncio.to_thread(self._planned, wanted, self._present)
 
     @property
@@ -128,12 +132,15 @@ class MachineApplier:
         limits = difference(self._machine.declared.common, declared.common).http
         if limits:
             check_tls(http)
-        return MachinePlan(machine, change, differ, limits)
+        rules = self._machine.declared.file.placement, declared.file.placement
+        above = AboveChange(limits, tuple(changed_keys(*rules, "placement")))
+        return MachinePlan(machine, change, differ, above)
 
     async def _would(
         self, plan: MachinePlan, drain_s: float | None, *, facts: bool
     ) -> dict[str, ApplyTold]:
-        """Answers of the devices' dry runs. Raises as `apply` does if one refuses, or is away."""
+        """Answers of the devices' dry runs. Raises `CommandFailed` if a device's server is away,
+        and the error that `refusal_of` makes of a device's refusal."""
         tenants, declared = plan.change.tenants, plan.machine.declared
         asked = (
             self._devices[n].would(tenants[n], drain_s, declared, facts=facts) for n in plan.differ
@@ -143,7 +150,7 @@ class MachineApplier:
         except DeviceAway as error:
             raise CommandFailed(str(error)) from None
         except DeviceRefused as error:
-            raise _refusal(error) from None
+            raise refusal_of(error) from None
 
     async def _have(self, wanted: Written, drain_s: float | None) -> ApplyTold:
         """Apply a configuration on all devices or, if one refuses, on none; moves of models follow
@@ -159,10 +166,10 @@ class MachineApplier:
                 except DeviceRefused as error:
                     await self._goes_back({other: had[other] for other in parts})
                     await asyncio.to_thread(self._state.keep, self.wanted)
-                    raise _refusal(error) from None
+                    raise refusal_of(error) from None
             self._holds(wanted, plan)
             self.revision.grows()
-            if plan.http:
+            if plan.above.http:
                 self._desk.limits(self.http)
                 await self._desk.seen()
             return self._told(plan, parts, dry_run=False)
@@ -170,10 +177,10 @@ class MachineApplier:
     async def _serves(
         self, name: str, plan: MachinePlan, drain_s: float | None
     ) -> ApplyTold | None:
-        """Answer of a device to its part; None if its server is away, and will begin with that
-        part.
+        """Apply a device's part of the plan and return its answer. None if the device's server is
+        away; its next start begins with that part.
 
-        Raises `DeviceRefused`.
+        Raises `DeviceRefused` if the server refuses.
         """
         tenants, declared = plan.change.tenants[name], plan.machine.declared
         try:
@@ -182,7 +189,9 @@ class MachineApplier:
             return None
 
     async def _goes_back(self, had: Mapping[str, frozenset[str]]) -> None:
-        """Let these devices serve their earlier tenants again, after another device has refused."""
+        """Apply their earlier tenants to these devices again, because another device has refused
+        the change.
+        """
         for name, tenants in had.items():
             with suppress(DeviceAway, DeviceRefused):
                 await self._devices[name].serves_of(self._machine.declared, tenants, None)
@@ -191,8 +200,9 @@ class MachineApplier:
         self.wanted, self._machine = wanted, plan.machine
         for device in self._devices.values():
             device.declared = plan.machine.declared
-        machine, ordered = plan.machine, plan.change if plan.change.steps else None
-        self._moves.knows(machine.facts, machine.scenes, ordered)
+        machine = plan.machine
+        self._moves.knows(machine.facts, machine.scenes, machine.declared.file.placement)
+        self._moves.orders(plan.change)
 
     def _told(
         self, plan: MachinePlan, parts: Mapping[str, ApplyTold | None], *, dry_run: bool
@@ -200,10 +210,4 @@ class MachineApplier:
         change, named = plan.change, plan.machine.declared.file.named
         decided = {n: plan.machine.first.places[n] for n in change.added if not named[n]}
         number = self.revision.number
-        return machine_told(change, plan.http, decided, parts, number, dry_run=dry_run)
-
-
-def _refusal(error: DeviceRefused) -> ConfigError | CommandFailed:
-    """Refusal of a device as the exception that `AppliesConfigs` names."""
-    kind = ConfigError if error.status == BAD_REQUEST else CommandFailed
-    return kind(f"device {error.device!r}: {error}")
+        return machine_told(change, plan.above, decided, parts, number, dry_run=dry_run)

@@ -10,16 +10,19 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
+from mirage.config import ConfigError
+from mirage.errors import CommandFailed
 from mirage.serve.access.forms import AccessKey
 from mirage.serve.admin.forms import ActTaken, KeysTold, OperatorAct, TenantsTold
 from mirage.serve.apply.forms import ApplyTold
 from mirage.serve.apply.source import Written
-from mirage.serve.coming import WeightsComing
+from mirage.serve.models.weights_progress import WeightsComing
 from mirage.serve.whatif.forms import PastTold
 
+BAD_REQUEST = 400
 ANSWER_S = 30.0
 LOOK_S = 2.0
-"""Seconds to wait for the status of a device, which is asked again and again."""
+"""Most seconds to wait for the status of a device, which is asked for again and again."""
 APPLY_S = 600.0
 """Seconds to wait for an apply: vLLM has to look at models first."""
 Form = TypeVar("Form")
@@ -41,11 +44,14 @@ class DeviceRefused(Exception):
 class DeviceCalls:
     """Client of the admin socket of one device's server.
 
-    Methods that decode an answer raise `DeviceAway` and `DeviceRefused`.
+    Methods that decode an answer raise `DeviceAway` if the server does not answer, and
+    `DeviceRefused` if it answers with an error.
     """
 
     def __init__(self, device: str, socket: Path | None) -> None:
-        """`socket` is that of its server, None if it is asked in another way."""
+        """Calls to the server of `device`. `socket` is the path of that server's admin socket; None
+        if it is reached in another way.
+        """
         self.device, self.socket = device, socket
 
     async def tenants(self) -> TenantsTold:
@@ -62,12 +68,13 @@ class DeviceCalls:
         return await self._told("GET", f"/requests?since={since}", PastTold, timeout_s=LOOK_S)
 
     async def act(self, tenant: str, act: OperatorAct, drain_s: float | None = None) -> ActTaken:
-        """Order an act on a tenant, whose running requests have `drain_s` seconds to end."""
+        """Order an act on a tenant, whose running requests have `drain_s` seconds to end, None for
+        the server's own time."""
         query = "" if drain_s is None else f"?drain_s={drain_s:g}"
         return await self._told("POST", f"/tenants/{quote(tenant)}/{act}{query}", ActTaken)
 
     async def holds(self, keys: tuple[AccessKey, ...]) -> KeysTold:
-        """Have it open to these keys from now on, and read its certificate again."""
+        """Make the server of the device use these keys, and read its certificate again."""
         return await self._told("PUT", "/keys", KeysTold, msgspec.json.encode(keys))
 
     async def serves(
@@ -109,8 +116,10 @@ class DeviceCalls:
     async def answer(
         self, method: str, path: str, body: bytes = b"", timeout_s: float = ANSWER_S
     ) -> web.Response:
-        """Answer of the server as it came, of any status, to a request with this `body`. Raises
-        `DeviceAway`, also after `timeout_s` seconds."""
+        """Return the device server's answer to a request with this `body`, unchanged and whatever
+        its status. Raises `DeviceAway` if the server cannot be reached or does not answer within
+        `timeout_s` seconds.
+        """
         limit = aiohttp.ClientTimeout(timeout_s)
         try:
             async with (
@@ -128,8 +137,15 @@ class DeviceCalls:
         return aiohttp.ClientSession("http://device", connector=connector)
 
 
+def refusal_of(error: DeviceRefused) -> ConfigError | CommandFailed:
+    """Exception that an apply raises when a device has refused it: `ConfigError` for HTTP status
+    400, else `CommandFailed`."""
+    kind = ConfigError if error.status == BAD_REQUEST else CommandFailed
+    return kind(f"device {error.device!r}: {error}")
+
+
 def message_of(body: bytes) -> str:
-    """Message in the body of an error; empty if there is none."""
+    """Message in the body of an HTTP answer that is an error; empty if there is none."""
     try:
         return str(msgspec.json.decode(body)["error"]["message"])
     except (msgspec.DecodeError, KeyError, TypeError):

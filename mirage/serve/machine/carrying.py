@@ -1,5 +1,5 @@
-"""Steps of a move, carried out one after the other at the devices' servers, and undone on
-failure.
+"""Single steps of a move of models, carried out at the devices' servers. If one fails, a replica
+that was just started is removed again.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from mirage.control.placement.placed import DevicePlacement
 from mirage.control.placement.steps import MoveStep, MoveVerb
 from mirage.control.roster.states import BROKEN, LifeState
 from mirage.serve.admin.forms import OperatorAct, TenantStatus
-from mirage.serve.coming import AheadState
 from mirage.serve.machine.calls import DeviceAway, DeviceRefused
-from mirage.serve.machine.served_device import DirectedDevice
+from mirage.serve.machine.served_device import DeviceStanding, DirectedDevice
+from mirage.serve.models.weights_progress import AheadState
 from mirage.units import size
 
 LOOK_S = 0.2
 MORE_S = 60.0
-"""Seconds for an engine to end or to sleep, beyond the time for its requests."""
+"""Most seconds for an engine to end or to sleep, beyond the time for its requests."""
 AT_REST = (LifeState.SLEEPING, LifeState.STOPPED)
 
 
@@ -29,12 +29,13 @@ class StepFailed(Exception):
 
 
 class GaveWay(StepFailed):
-    """A step that is not carried out, because an operator applies a configuration."""
+    """A step that is not carried out, or not waited for, because an operator applies a
+    configuration."""
 
 
 class StepCarrier:
-    """Carries out steps of a placement. A start may take `start_s` seconds, and running requests
-    have `drain_s` seconds to end, both from `PlacementSection`."""
+    """Executor of the steps of moves of models. A start may take `start_s` seconds, and running
+    requests have `drain_s` seconds to end, both from `PlacementSection`."""
 
     def __init__(
         self, devices: Mapping[str, DirectedDevice], start_s: float, drain_s: float
@@ -42,11 +43,15 @@ class StepCarrier:
         self._devices, self._start_s, self._drain_s = devices, start_s, drain_s
         self._gives_way = False
 
+    def ruled(self, start_s: float, drain_s: float) -> None:
+        """Use these times from the next step on; see the class."""
+        self._start_s, self._drain_s = start_s, drain_s
+
     @contextmanager
     def giving_way(self) -> Iterator[None]:
-        """Context in which steps that are not done fail with `GaveWay`.
+        """Context in which steps that are not done yet fail with `GaveWay`.
 
-        Waits for the end of removed tenants are given up.
+        A step that waits for the end of a removed tenant waits no longer, and counts as done.
         """
         self._gives_way = True
         try:
@@ -61,11 +66,13 @@ class StepCarrier:
         placement: DevicePlacement,
         tell: Callable[[str], None] = lambda words: None,
     ) -> str:
-        """Carry out step `number` of `steps` towards `placement`; return words about the rest that
-        remains.
+        """Carry out step `number` of `steps` towards `placement`; return words about the result.
 
-        The words are empty if nothing remains. `tell` gets words about the progress. Raises
-        `StepFailed`; all replicas that served before still serve then.
+        The words tell the bytes that were brought, or what happens only later, as when a server is
+        away; they are empty in other cases. `tell` gets words about the progress. Raises
+        `StepFailed` if the step cannot be done: unless it was to put a replica to sleep, all
+        replicas that served before still serve then. Raises `GaveWay` while an operator applies a
+        configuration.
         """
         step = steps[number]
         self._check_way()
@@ -73,11 +80,13 @@ class StepCarrier:
         before = steps[number - 1] if number else None
         after = steps[number + 1] if number + 1 < len(steps) else None
         try:
+            if step.verb in (MoveVerb.BRING, MoveVerb.START):
+                await self._comes(device)
             match step.verb:
                 case MoveVerb.BRING:
                     return await self._brought(step, tell)
                 case MoveVerb.START:
-                    await device.serves(device.tenants | {step.model})
+                    await device.takes(step.model)
                     rests = step.device not in placement.awake(step.model)
                     await self._ready(step, *(AT_REST if rests else ()))
                 case MoveVerb.WAKE:
@@ -101,8 +110,10 @@ class StepCarrier:
         return ""
 
     async def back(self, steps: Sequence[MoveStep], failed: int) -> str:
-        """Undo the start of a replica that is not routed yet, after step `failed` failed; return
-        words about that.
+        """Remove the replica that step `failed`, which failed, is about, if `steps` had started it;
+        return words about the result.
+
+        Nothing is undone if the failed step was about draining or stopping a replica.
         """
         step = steps[failed]
         opened = any(s.verb is MoveVerb.START and _is(s, s.verb, step) for s in steps[: failed + 1])
@@ -113,11 +124,22 @@ class StepCarrier:
 
     # -- single steps -------------------------------------------------------------------
 
-    async def _brought(self, step: MoveStep, tell: Callable[[str], None]) -> str:
-        """Wait until the machine's store has the weights; return words about the bytes brought.
+    async def _comes(self, device: DirectedDevice) -> None:
+        """Wait until the server of a device has started, or its machine was lost. Raises
+        `StepFailed` after `start_s` seconds."""
+        until = time.monotonic() + self._start_s
+        while device.standing is DeviceStanding.COMES:
+            self._check_way()
+            if time.monotonic() > until:
+                raise StepFailed(f"the server of {device.name} has not come")
+            await asyncio.sleep(LOOK_S)
 
-        Returns an empty text at once for a model that is not from the store. Raises `StepFailed`
-        if the transfer fails.
+    async def _brought(self, step: MoveStep, tell: Callable[[str], None]) -> str:
+        """Let the machine's store bring the weights, and wait until it has them; return words about
+        the bytes brought.
+
+        Returns an empty text immediately for a model that is not from the store. Raises
+        `StepFailed` if the transfer fails.
         """
         device = self._devices[step.device]
         if (model := device.stored(step.model)) is None:
@@ -139,14 +161,14 @@ class StepCarrier:
             await device.calls.act(step.model, OperatorAct.DRAIN, self._drain_s)
             return ""
         try:
-            await device.serves(device.tenants - {step.model}, self._drain_s)
+            await device.drops(step.model, self._drain_s)
         except DeviceAway:
             return f"the server of {step.device} is away, and comes back without {step.model}"
         return ""
 
     async def _gone(self, step: MoveStep) -> str:
-        """Wait until a removed tenant has gone; return words about the rest that remains, or an
-        empty text.
+        """Wait until a removed tenant has gone; return an empty text, or words about its end if
+        that comes later. Raises `StepFailed` if it takes too long.
         """
         until = time.monotonic() + self._drain_s + MORE_S
         try:
@@ -161,10 +183,11 @@ class StepCarrier:
         return ""
 
     async def _routed(self, step: MoveStep, placement: DevicePlacement) -> None:
-        """Check that the replica serves: the router sends requests as soon as the device has the
+        """Check that the device has the replica, and that it is ready if the placement wants it
+        awake. There is nothing to switch: the router sends requests as soon as the device has the
         tenant.
 
-        Raises `StepFailed`.
+        Raises `StepFailed` if the check fails.
         """
         status = await self._status(step)
         awake = step.device in placement.awake(step.model)
@@ -173,7 +196,8 @@ class StepCarrier:
             raise StepFailed(f"{step.model} is {state} on {step.device}")
 
     async def _others_serve(self, step: MoveStep, placement: DevicePlacement) -> None:
-        """Check that another replica serves, if one is to be awake. Raises `StepFailed`."""
+        """Check that another replica serves, if the placement has one awake. Raises `StepFailed` if
+        none does."""
         others = [name for name in placement.awake(step.model) if name != step.device]
         states = [await self._state(step._replace(device=name)) for name in others]
         if others and LifeState.READY not in states:
@@ -192,7 +216,7 @@ class StepCarrier:
     async def _until(self, step: MoveStep, limit_s: float, *wanted: LifeState) -> None:
         """Wait until the tenant is in one of the `wanted` states.
 
-        Raises `StepFailed` if it breaks, is gone, or takes longer than `limit_s` seconds.
+        Raises `StepFailed` if the tenant fails or is gone, or takes longer than `limit_s` seconds.
         """
         until = time.monotonic() + limit_s
         while True:
@@ -211,7 +235,7 @@ class StepCarrier:
             await asyncio.sleep(LOOK_S)
 
     def _check_way(self) -> None:
-        """Raise `GaveWay` if steps have to give way."""
+        """Raise `GaveWay` while an operator's apply waits for the steps to end (`giving_way`)."""
         if self._gives_way:
             raise GaveWay("an operator applies a configuration")
 

@@ -12,7 +12,7 @@ FILE = "the file has it so"
 
 
 class MachineChange(NamedTuple):
-    """Tenants that are added and removed at once, and steps for those that move.
+    """Tenants that are added and removed in one step, and steps for those that move.
 
     A tenant starts on its new devices before it leaves the old ones.
     """
@@ -33,16 +33,25 @@ class MachineChange(NamedTuple):
 
 
 def machine_change(
-    present: Mapping[str, Collection[str]], wanted: Mapping[str, Collection[str]]
+    present: Mapping[str, Collection[str]],
+    wanted: Mapping[str, Collection[str]],
+    stand_ins: Collection[tuple[str, str]] = (),
 ) -> MachineChange:
     """Change from `present`, the tenants of each device, to `wanted`, the devices of each
     tenant.
+
+    `stand_ins`, each a tenant and a device, serve for lost devices: they stay, unless their tenant
+    is removed.
     """
+    stay = {(n, d) for n, d in stand_ins if n in wanted and d not in wanted[n]}
+    present = {d: {n for n in names if (n, d) not in stay} for d, names in present.items()}
     there = places_in(present)
     added = tuple(name for name in wanted if name not in there)
     tenants = {
         device: frozenset(
-            {name for name in names if name in wanted} | {n for n in added if device in wanted[n]}
+            {name for name in names if name in wanted}
+            | {n for n in added if device in wanted[n]}
+            | {n for n, at in stay if at == device}
         )
         for device, names in present.items()
     }

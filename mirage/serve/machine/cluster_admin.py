@@ -9,18 +9,18 @@ from aiohttp import web
 
 from mirage.machines.seam import StaleEpoch
 from mirage.serve.admin.declaring import Declaring
+from mirage.serve.api.openai import ApiError, Handler
 from mirage.serve.machine.admin import MachineAdmin
 from mirage.serve.machine.cluster_applying import ClusterApplier
 from mirage.serve.machine.cluster_controller import ClusterController
-from mirage.serve.openai import ApiError, Handler
 
 
 class ClusterAdmin(MachineAdmin):
-    """Admin routes over the devices of all machines, but those of a device's own socket."""
+    """Admin routes over the devices of all machines, as `MachineAdmin` has them for one machine."""
 
     def __init__(self, controller: ClusterController, applier: ClusterApplier) -> None:
         super().__init__(
-            {name: one.calls for name, one in controller.devices.items()},
+            controller.calls,
             Declaring(applier),
             controller.book,
             applier.plan.common.policy,
@@ -28,12 +28,13 @@ class ClusterAdmin(MachineAdmin):
         )
 
     async def start(self, path: Path, url: str = "") -> None:
-        """Listen at `path`. Raises `OSError`."""
+        """Listen at `path`, in place of an older controller. Raises `OSError` if that fails."""
         path.unlink(missing_ok=True)  # an older controller's, which ends
         await super().start(path, url)
 
     def middlewares(self) -> list[Any]:
-        """See `MachineAdmin`."""
+        """Middlewares of `MachineAdmin`, and one that answers with 409 once another controller
+        serves the cluster."""
         return [*super().middlewares(), _older]
 
 

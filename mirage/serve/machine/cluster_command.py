@@ -1,4 +1,6 @@
-"""Controller as a process: it runs until a signal, on a machine that has joined a cluster."""
+"""Controller of a cluster (`mirage serve --cluster`) as a process: it runs until a signal, on a
+machine that has joined the cluster.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,8 @@ from typing import Any
 
 from mirage.config import ConfigError
 from mirage.errors import CommandFailed, InputRefused
+from mirage.machines.claim import Claimant
+from mirage.machines.epoch import free_epoch, this_claimant
 from mirage.machines.ray.connected import connected
 from mirage.machines.ray.node import NodeFolder, NodeRecord, derived
 from mirage.machines.seam import MachineAway, StaleEpoch
@@ -21,22 +25,22 @@ from mirage.serve.access.forms import AccessKey
 from mirage.serve.access.ring import digest
 from mirage.serve.access.server_keys import ServerKeys
 from mirage.serve.apply.source import ConfigSource
+from mirage.serve.apply.state_file import KeptState, StateFile
 from mirage.serve.clients.certificate import check_tls
-from mirage.serve.logs import LogFormat
+from mirage.serve.launch.programs import Means
+from mirage.serve.logs.logs import LogFormat
+from mirage.serve.logs.progress import say
 from mirage.serve.machine.cluster import (
     LEASE_S,
     ClusterOptions,
-    KnownCluster,
     served_cluster,
 )
 from mirage.serve.machine.cluster_admin import ClusterAdmin
-from mirage.serve.machine.cluster_applying import ClusterApplier, with_own
+from mirage.serve.machine.cluster_applying import ClusterApplier, ClusterMeans, with_own
 from mirage.serve.machine.cluster_controller import ClusterController, serve_cluster
 from mirage.serve.machine.tethered import OWN_KEY
-from mirage.serve.means import Means
-from mirage.serve.said import say
 from mirage.serve.service.manager import ServiceManager
-from mirage.serve.together import together
+from mirage.serve.tasks import together
 from mirage.serve.until_signal import UntilSignal
 
 SOCKET = "controller.sock"
@@ -46,7 +50,7 @@ LEAST_LEASE_S = 60.0
 to start again.
 """
 LOOK_S = 1.0
-"""Seconds between two looks at the node of this machine."""
+"""Seconds between two looks at Ray's node of this machine."""
 
 
 def serve_on_machines(
@@ -54,12 +58,19 @@ def serve_on_machines(
     keys: ServerKeys,
     log_format: LogFormat,
     lease_s: float | None,
+    startup_timeout_s: float | None,
     port: int,
+    state: StateFile,
     means: Means,
+    *,
+    take_over: bool,
 ) -> int:
     """Let the machines of this cluster serve a file until a signal; return the exit code.
 
-    Device servers go on after that. Raises `InputRefused` and `CommandFailed`.
+    Device servers go on after that. `lease_s` are the seconds for which they go on without an agent
+    (None: `LEASE_S`). With `take_over` this controller replaces one that still runs. Raises
+    `InputRefused` for options, keys or a file that cannot be used, and `CommandFailed` if the
+    cluster does not answer, or another controller serves it.
     """
     if find_spec("ray") is None:
         raise InputRefused("--cluster needs ray: run pip install '.[cluster]' in the checkout")
@@ -73,19 +84,32 @@ def serve_on_machines(
             f"--lease {lease_s:g}: at least {LEAST_LEASE_S:g} with --cluster: an agent has to be "
             "back by then"
         )
-    options = ClusterOptions(every, token, port, log_format, lease_s, means.tethered)
-    written = source.written()
+    options = ClusterOptions(
+        every, token, port, log_format, lease_s, means.tethered, startup_timeout_s
+    )
+    file = source.written()
+    written, line = state.choose(file)
+    if line:
+        say(line)
+    kept = KeptState(state, source.path, written, file.sha256)
     plan = served_cluster(source, written, options)
     check_tls(plan.common.http)
-    applier = ClusterApplier(plan, written, keys)
-    known, socket = plan.known(means.probe), folder.path / SOCKET
     with (
         connected(folder) as node,
         Path(os.devnull).open("w") as nobody,
         redirect_stdout(nobody),  # Ray prints traces of other machines there, which are in its logs
     ):
-        server = ClusterServer(applier, known, socket, HangUps(), partial(_stays, folder, node))
         try:
+            by = this_claimant(node.name)
+            over = asyncio.run(_over(by, take_over=take_over))
+            own_means = ClusterMeans(keys, means.probe, kept)
+            known = plan.known(means.probe)
+            for name, model in known.models.items():
+                if model.why:
+                    say(f"{name}: {model.why}")
+            applier = ClusterApplier(plan, written, known, own_means)
+            stays = partial(_stays, folder, node)
+            server = ClusterServer(applier, by, over, folder.path / SOCKET, HangUps(), stays)
             return asyncio.run(server.run())
         except StaleEpoch as error:
             raise CommandFailed(f"another controller serves this cluster now ({error})") from None
@@ -93,8 +117,21 @@ def serve_on_machines(
             raise CommandFailed(str(error)) from None
 
 
+async def _over(by: Claimant, *, take_over: bool) -> int:
+    """Wait until this controller may replace the last one; return that one's epoch (the number of
+    its term).
+
+    Raises `CommandFailed` if the last controller still renews its claim, unless `take_over` is
+    true, and `MachineAway` if the cluster does not answer.
+    """
+    from mirage.machines.ray.machines import RayMachines  # Ray reads the environment then
+
+    return await free_epoch(RayMachines(0), by, take_over=take_over, say=say)
+
+
 async def _stays(folder: NodeFolder, node: NodeRecord) -> None:
-    """Raises `CommandFailed` once Ray is started anew here: this process has no way to it."""
+    """Raises `CommandFailed` once Ray is started anew on this machine, because this process cannot
+    reach the new node."""
     while folder.node() == node:
         await asyncio.sleep(LOOK_S)
     raise CommandFailed("the node of this machine has begun anew: start the controller again")
@@ -106,34 +143,43 @@ class ClusterServer:
     def __init__(
         self,
         applier: ClusterApplier,
-        known: KnownCluster,
+        by: Claimant,
+        over: int,
         socket: Path,
         hangups: HangUps,
         stays: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
-        """`socket` is for operators. `stays` raises an error once the node has begun anew."""
-        self._applier, self._known, self._socket = applier, known, socket
+        """`over` is the epoch (number of the term) of the controller that this one follows,
+        `socket` is for operators, and `stays` raises an error once Ray is started anew on this
+        machine.
+        """
+        self._applier, self._by, self._over, self._socket = applier, by, over, socket
         self._hangups, self._stays = hangups, stays
         self._admin: ClusterAdmin | None = None
         self._signals: UntilSignal
 
     async def run(self) -> int:
-        """Serve until a signal; return the exit code. Raises as `serve_cluster` does."""
+        """Serve until a signal; return the exit code.
+
+        Raises `StaleEpoch` once another controller has begun, `MachineAway` if no epoch can be
+        claimed, `ConfigError` if operators cannot be served, and `CommandFailed` if running routers
+        would need another address, or once Ray is started anew on this machine.
+        """
         self._signals = UntilSignal(self, self._hangups, ServiceManager())
         return await self._signals.run()
 
     async def serve(self) -> None:
-        """See `SignalledServer`."""
+        """Keep all devices served, listen to operators, and read files again after SIGHUP. Never
+        returns: it fails or is cancelled."""
         from mirage.machines.ray.machines import RayMachines  # Ray reads the environment then
 
-        plan = self._applier.plan
-        serving = serve_cluster(RayMachines(0), plan, self._known, self._begins)
+        serving = serve_cluster(RayMachines(0), self._by, self._applier, self._over, self._begins)
         hearing = self._signals.hear_hangups(self._applier.after_hangup)
         await together([serving, hearing, self._stays()])
 
     async def _begins(self, controller: ClusterController) -> None:
-        """Serve operators for `controller`. Raises `ConfigError`."""
-        self._applier.servers = controller.servers
+        """Serve operators for `controller`. Raises `ConfigError` if it cannot listen to them."""
+        self._applier.controller = controller
         if self._admin is not None:
             await self._admin.stop()
         self._admin = ClusterAdmin(controller, self._applier)
@@ -145,13 +191,13 @@ class ClusterServer:
         say(f"operators: --socket {self._socket}")
 
     def stops(self) -> None:
-        """See `SignalledServer`: nothing of it has to end."""
+        """Do nothing: device servers and routers go on; see `SignalledServer`."""
 
     def kill(self) -> None:
-        """See `SignalledServer`."""
+        """Do nothing: device servers and routers go on."""
 
     async def stop(self) -> None:
-        """See `SignalledServer`."""
+        """Stop listening to operators; device servers and routers go on."""
         if self._admin is not None:
             await self._admin.stop()
         say("the controller ends: device servers go on")

@@ -19,10 +19,9 @@ from mirage.serve.admin.one_server import visible_gpus
 from mirage.serve.adoption.left import left_models, left_tenants
 from mirage.serve.apply.difference import difference
 from mirage.serve.apply.said import fixed
-from mirage.serve.apply.source import ConfigSource, Written
-from mirage.serve.ask import Probe
-from mirage.serve.host_limits import host_parts
-from mirage.serve.hubs import outlined
+from mirage.serve.apply.source import ConfigSource, Written, has_devices
+from mirage.serve.launch.host_limits import host_parts
+from mirage.serve.launch.vllm_facts import Probe
 from mirage.serve.machine.first import (
     LEFT,
     STAYS,
@@ -34,7 +33,14 @@ from mirage.serve.machine.first import (
 from mirage.serve.machine.judge_scenes import judge_scenes
 from mirage.serve.machine.known import NONE_KNOWN, KnownModels, asked
 from mirage.serve.machine.model_facts import machine_facts, place_models
-from mirage.serve.machine.parts import ALL, MachineFile, machine_file
+from mirage.serve.machine.parts import (
+    ALL,
+    MachineFile,
+    machine_file,
+    names_machines,
+    without_machines,
+)
+from mirage.serve.models.hubs import outlined
 from mirage.serve.succession import device_name
 from mirage.serve.whatif.forms import Scene
 from mirage.units import sizes
@@ -55,7 +61,7 @@ class DeclaredDevice(NamedTuple):
 
     @property
     def config(self) -> Config:
-        """Configuration of the device, with names of hub models in place of folders."""
+        """Configuration of the device, in which hub models have their names and no folders yet."""
         return self.source.declared(self.written)
 
     @property
@@ -72,13 +78,15 @@ class PlacedMachine(NamedTuple):
     facts: PlacementFacts | None
     """Facts without load; None if each tenant names its devices, so that no model moves."""
     scenes: Mapping[str, Scene] = MappingProxyType({})
-    """Scenes for the judge of moves, by device: each has all models that fit on the device."""
+    """Inputs for the simulations of the judge (scenes), by device: each has all models that fit on
+    the device.
+    """
     known: KnownModels = NONE_KNOWN
     """Models that vLLM was asked about."""
 
     @property
     def devices(self) -> list[DeclaredDevice]:
-        """Each device with its first tenants."""
+        """Each device with the tenants that `first` places there."""
         places = self.first.places
         return [
             self.declared.device(device, [n for n, at in places.items() if device in at.devices])
@@ -106,7 +114,7 @@ class DeclaredMachine:
         self._identities = {device.name: device.identity for device in empty}
 
     def instead(self, wanted: Written) -> DeclaredMachine:
-        """Another file for the same devices, which keeps the name of the first.
+        """Another file for the same devices, which keeps the path of this one in messages.
 
         Raises `ConfigError` for an invalid file, and `CommandFailed` if it changes the devices or
         other keys that are fixed while a server runs.
@@ -126,14 +134,16 @@ class DeclaredMachine:
 
     @property
     def common(self) -> Config:
-        """All tenants as if on the first device: it has what holds for all."""
+        """Configuration as if all tenants were on the first device, for the sections that hold for
+        all devices.
+        """
         return self.source.declared(self._whole)
 
     def device(self, name: str, tenants: Collection[str]) -> DeclaredDevice:
         """Device with these tenants.
 
-        Unless the file says otherwise, its keeper of weights may hold an equal part of half the
-        free host memory.
+        Unless the file says otherwise, the device's keeper may hold weights that no engine uses in
+        an equal part of half the host memory that all devices and tiers leave.
         """
         part = self.file.part(name, tenants)
         part.raw.pop("http", None)  # clients are at the router above
@@ -145,13 +155,15 @@ class DeclaredMachine:
         )
 
     def fetch(self, say: Say) -> None:
-        """Fetch the hub models that the file names; see `HubFolders.fetch`."""
+        """Fetch the models that the file names by a hub's or a store's name, so that their folders
+        are on this machine; `say` prints progress."""
         for identity in self._identities.values():
             self.source.folders.known.update(left_models(identity))
         self.source.fetch(self._whole, say)
 
     def placed(self, probe: Probe) -> PlacedMachine:
-        """The file with a first place for each tenant. Raises `ConfigError`.
+        """The file with a first place for each tenant. Raises `ConfigError` if the file is invalid
+        or vLLM cannot be asked about the models.
 
         Hub models have to be fetched before.
         """
@@ -159,17 +171,21 @@ class DeclaredMachine:
 
     def outlined(self, probe: Probe) -> PlacedMachine:
         """The placed machine before weights of hub models are fetched: only their other files are.
-        Raises as the function `outlined` does."""
+
+        Raises `ConfigError` if the file cannot be served, `HubRefused` and `WeightsRefused` for
+        errors that the user can correct at a hub or the store of weights, else `CommandFailed`.
+        """
         with outlined(self.source.declared(self._whole), lambda line: None) as seen:
             return self._placed(seen, probe)
 
     def placed_beside(
         self, present: Mapping[str, tuple[str, ...]], known: KnownModels, probe: Probe
     ) -> PlacedMachine:
-        """The file with a place for each tenant. Raises `ConfigError`.
+        """The file with a place for each tenant. Raises `ConfigError` if the file is invalid or
+        vLLM cannot be asked about the models.
 
         `present` are the devices of tenants that are served now; they stay unless they name others.
-        vLLM is not asked again about models in `known`.
+        vLLM is not asked again about models in `known`, unless keys of their tenants have changed.
         """
         config = self.source.config(self._whole)
         return self._placed(config, probe, known, Stays(present, STAYS))
@@ -202,26 +218,28 @@ class DeclaredMachine:
         return found
 
 
-def has_devices(raw: Mapping[Any, Any]) -> bool:
-    """True if a configuration has the key `devices`."""
-    return "devices" in raw
-
-
 def tenants_in(raw: dict[Any, Any], path: Path) -> list[TenantSection]:
-    """Tenants in the content of a file for one device or several. Raises `ConfigError`."""
+    """Tenants in the keys `raw` of a file for one device, several devices, or several machines.
+    Raises `ConfigError` for an invalid file.
+    """
     keys = current(raw, path)
     if not has_devices(keys):
         return made(keys, path, path.parent).tenants
+    if names_machines(keys):
+        keys = without_machines(keys, path)[0]
     return machine_file(keys, path, path.parent, _gpus(keys)).common.tenants
 
 
 def declared_machine(source: ConfigSource, written: Written) -> DeclaredMachine:
     """Devices of the configuration `written`, under the options of `source`.
 
-    Raises `ConfigError`.
+    Raises `ConfigError` for an invalid configuration, one that needs more memory than the host has,
+    or an option that several devices cannot have.
     """
     if source.memory is not None:
-        raise ConfigError("--memory is for one device: write memory of each in devices")
+        raise ConfigError(
+            "--memory cannot be used with several devices: write memory in each of devices"
+        )
     file = machine_file(written.raw, written.path, written.folder, _gpus(written.raw))
     return DeclaredMachine(source, file._replace(path=source.path), written)
 
@@ -229,12 +247,8 @@ def declared_machine(source: ConfigSource, written: Written) -> DeclaredMachine:
 def _fixed(before: MachineFile, after: MachineFile) -> list[str]:
     """Changed keys of a file that cannot change while a server runs."""
     keys = difference(before.common, after.common).fixed
-    own = {"devices": before.devices == after.devices, "placement": _rules(before) == _rules(after)}
-    return [key for key in keys if key.split(".")[0] != "device"] + [k for k in own if not own[k]]
-
-
-def _rules(file: MachineFile) -> str:
-    return repr(file.placement)
+    own = [] if before.devices == after.devices else ["devices"]
+    return [key for key in keys if key.split(".")[0] != "device"] + own
 
 
 def _gpus(raw: Mapping[Any, Any]) -> Sequence[int]:
@@ -242,7 +256,8 @@ def _gpus(raw: Mapping[Any, Any]) -> Sequence[int]:
 
 
 def _left_beside(configs: Sequence[Config]) -> int:
-    """Bytes of host memory left beside all devices and tiers. Raises `ConfigError` if none are."""
+    """Bytes of host memory left beside all devices and tiers. Raises `ConfigError` if these take
+    more than the host has."""
     has, taken = host_memory(), sum(sum(host_parts(config)) for config in configs)
     if taken > has.bytes:
         wanted, there = sizes(taken, has.bytes)

@@ -1,4 +1,4 @@
-"""Entry of requests to one of several devices: a line to the router that all devices share."""
+"""Entry of requests to one of several devices: a connection to the router that they share."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from mirage.config import Config
 from mirage.processes.reaper_client import ReaperClient
 from mirage.serve.access.forms import NO_KEYS, AccessTable
 from mirage.serve.adoption.left import LeftRun
-from mirage.serve.domain import Domain
+from mirage.serve.device.domain import Domain
 from mirage.serve.machine.device_line import DeviceLine
 from mirage.serve.machine.order import DeviceOrder
 from mirage.serve.routed.messages import RouterWelcome
 from mirage.serve.routing.inner import InnerServer, Overview
-from mirage.serve.rundir import RunDir
-from mirage.serve.together import together
+from mirage.serve.rundir.folders import RunDir
+from mirage.serve.tasks import together
 
 
 class DeviceEntry:
@@ -43,8 +43,8 @@ class DeviceEntry:
         }
 
     async def begin(self, host: str, port: int, keys: AccessTable, left: LeftRun | None) -> str:
-        """Return the router's URL; begin to answer the router, unless engines of an earlier run are
-        awaited."""
+        """Return the router's URL; begin to answer the router, unless engines of an earlier run
+        have to be taken over first."""
         if left is None:
             await self.hear(keys)
         return self._order.url
@@ -66,7 +66,7 @@ class DeviceEntry:
         self.hears = True
 
     async def keep(self) -> None:
-        """Serve the router and beat to the process above. Never returns."""
+        """Answer the router, and send signs of life to the process above. Never returns."""
         stops = lambda: self._reaper.leases(0.0)  # noqa: E731
         await together([self._desk.keep(), self._line.keep(stops)])
 

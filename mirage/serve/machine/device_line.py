@@ -1,4 +1,4 @@
-"""A device server's line to the process above: signs of life, and news about its start."""
+"""Connection of a device server to the process above: signs of life, and news about its start."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from mirage.wire import Broken, Channel
 
 
 class DeviceLine:
-    """Line to the process above. A thread sends signs of life until `keep` runs, then the event
-    loop.
+    """Connection to the process above. Signs of life are sent by a thread until `keep` runs, then
+    by the event loop.
     """
 
     def __init__(self, there: socket.socket) -> None:
@@ -59,7 +59,7 @@ class DeviceLine:
         try:
             for _ in self._channel.hear():
                 stops()
-        except Broken:  # who started it has died, and the kernel ends this process
+        except Broken:  # the process above has died, and the kernel ends this one
             asyncio.get_running_loop().remove_reader(self._channel)
 
     def _beat(self) -> None:

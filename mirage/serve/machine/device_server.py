@@ -20,21 +20,25 @@ from mirage.processes.exits import exits
 from mirage.serve.apply.applier import Origin
 from mirage.serve.apply.source import ConfigSource, Written
 from mirage.serve.apply.state_file import StateFile
-from mirage.serve.hubs import HubFolders
-from mirage.serve.logs import LogPlan, log_by
+from mirage.serve.launch.programs import Means
+from mirage.serve.logs.logs import LogPlan, log_by
+from mirage.serve.logs.progress import speak_for
 from mirage.serve.machine.device_entry import DeviceEntry
 from mirage.serve.machine.device_line import DeviceLine
 from mirage.serve.machine.order import DeviceOrder
-from mirage.serve.means import Means
-from mirage.serve.profiled import profiled
-from mirage.serve.said import speak_for
+from mirage.serve.models.hubs import HubFolders
+from mirage.serve.models.step_times import profiled
 from mirage.serve.supervisor import ServeOptions, serve_behind
 
 PR_SET_PDEATHSIG = 1
 
 
 def serve_device(order: DeviceOrder, line: DeviceLine, means: Means) -> int:
-    """Serve a device until a signal; return the exit code. Raises as `serve` does."""
+    """Serve a device until a signal; return the exit code.
+
+    Raises `ConfigError` for errors that the user can correct, and `EngineFailed` if no engine gets
+    ready or, with `all_or_nothing` in the order, if one does not.
+    """
     told = order.config
     path = Path(told.path)
     written = Written(told.raw, path, Path(told.folder), told.sha256)
@@ -68,7 +72,7 @@ def main(means: Means | None = None) -> None:
     parser.add_argument("socket", type=int)
     parser.add_argument("parent", type=int)
     given = parser.parse_args()
-    # Engines go on for their lease then, and the next server has them.
+    # Engines go on for their lease then, and the next server takes them over.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != given.parent:
         return

@@ -1,4 +1,6 @@
-"""First placement of a machine: tenants that name devices are there, a judge places the others."""
+"""First placement of a machine's tenants: those that name devices are placed there, the others by
+the predictions of a judge.
+"""
 
 from __future__ import annotations
 
@@ -51,8 +53,9 @@ def as_named(named: Mapping[str, tuple[str, ...]]) -> FirstPlacement:
 def first_placement(facts: PlacementFacts, stays: Stays, rules: PlacementRules) -> FirstPlacement:
     """Place all models, before anything is known of their load.
 
-    Models with `pins` are placed there, and models in `stays` stay. A model that fits on no device
-    beside the others goes where most memory is free, and tenants come and go there.
+    Models with `pins` are placed on these devices, and models in `stays` stay. A model that fits on
+    no device beside the others goes to the device with the largest fraction of memory free. The
+    tenants of that device then sleep and wake as requests need them.
     """
     pinned = {m.name: m.pins or stays.places.get(m.name, ()) for m in facts.models}
     window = LoadWindow(WINDOW_S, dict.fromkeys(pinned, SOME_LOAD))
@@ -74,11 +77,12 @@ def first_placement(facts: PlacementFacts, stays: Stays, rules: PlacementRules) 
 def squeezed(
     facts: PlacementFacts, placement: DevicePlacement, models: Iterable[str]
 ) -> tuple[DevicePlacement, tuple[MoveStep, ...]]:
-    """Placement that also has places for those of `models` that have none, and steps towards it.
+    """`placement` with a place added for each of `models` that has none, and the steps that start
+    these models there.
 
-    Models with more requests come first. Each goes where most memory is free, asleep; if it does
-    not fit there beside the others, tenants come and go. A model for whose master no machine has
-    host memory gets no place.
+    Models with more requests come first. Each gets a place, asleep, on the device with the largest
+    fraction of memory free. If that device has no room for all its tenants awake, they sleep and
+    wake as requests need them. A model for whose master no machine has host memory gets no place.
     """
     steps: tuple[MoveStep, ...] = ()
     nowhere = (name for name in models if name in facts.model and not placement.of(name))
@@ -94,7 +98,9 @@ def squeezed(
 
 
 def _freest_with_room(facts: PlacementFacts, placement: DevicePlacement, model: str) -> str | None:
-    """`_freest` of the devices whose machines have host memory for the model; None if none has."""
+    """Device with the largest fraction of memory free (`_freest`) among those whose machines have
+    host memory for the model; None if no machine has.
+    """
     devices = tuple(d for d in facts.devices if has_host_room(facts, placement, model, d.name))
     return _freest(facts, placement, devices) if devices else None
 
@@ -104,7 +110,9 @@ def _freest(
     placement: DevicePlacement,
     among: tuple[PlaceDevice, ...] | None = None,
 ) -> str:
-    """Device of `among` (None: of all) of which the largest part is not taken by least grants."""
+    """Device of `among` (None: of all) with the largest fraction of memory free, if each model
+    placed there takes only the least that it needs.
+    """
     return max(
         among or facts.devices, key=lambda d: 1 - device_bytes(facts, placement, d.name) / d.nbytes
     ).name

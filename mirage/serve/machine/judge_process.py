@@ -30,7 +30,8 @@ def main() -> None:
 
 
 def answer_of(told: bytes) -> PlacementDecision | None:
-    """Answer of a process. Raises `msgspec.DecodeError`."""
+    """Decision in the output of a judge's process; None if its time was over first. Raises
+    `msgspec.DecodeError` for any other output."""
     return msgspec.msgpack.decode(told, type=PlacementDecision | None)
 
 

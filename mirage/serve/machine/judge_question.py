@@ -26,14 +26,16 @@ MOST = 2_000
 
 
 class JudgeQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """All data for a decision by simulation. Times are in seconds."""
+    """All data for a decision by simulation. Times are in seconds; `now` is by the clock of `past`,
+    `time.monotonic`.
+    """
 
     rules: PlacementRules
     facts: PlacementFacts
     windows: tuple[WindowRows, ...]
     """Requests in the windows of `facts`, in the same order."""
     scenes: dict[str, Scene]
-    """Scenes by device, for devices on which some model fits."""
+    """Inputs of the simulation (scenes) by device, for devices on which some model fits."""
     present: DevicePlacement
     past: PlacementPast
     now: float
@@ -46,7 +48,7 @@ class JudgeQuestion(msgspec.Struct, frozen=True, kw_only=True):
 def simulable(
     windows: Iterable[WindowRows], facts: PlacementFacts, scenes: Mapping[str, Scene]
 ) -> tuple[WindowRows, ...]:
-    """About the last `MOST` requests of each window, of models that can be simulated."""
+    """The last requests of each window, roughly `MOST`, of models that can be simulated."""
     known = {
         name
         for one in scenes.values()

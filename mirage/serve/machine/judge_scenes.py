@@ -1,5 +1,7 @@
-"""Scenes of several devices for a judge of placements: each has all models that fit on the device.
+"""Inputs of simulations, the scenes, for the judge of placements: one for each device, with all
+models that fit there.
 
+A scene has a configuration and facts about its engines, but no requests.
 Step times are those of `device.profile`; if it does not cover a model, they follow from the
 device's speeds, which are among the facts of a placement. Both are for an engine that has the
 device to itself.
@@ -16,7 +18,7 @@ from mirage.control.placement.facts import DeviceSpeed, PlacementFacts, PlaceMod
 from mirage.control.placement.placed import Stand
 from mirage.control.targets import DoesNotFitError
 from mirage.facts import ModelFacts
-from mirage.serve.fit import fit, with_shares
+from mirage.serve.fit.fit import fit, with_shares
 from mirage.serve.whatif.forms import Scene, SceneSteps
 from mirage.serve.whatif.scenes import scene
 from mirage.serve.whatif.world import config_of, world
@@ -50,7 +52,8 @@ def judge_scenes(
 
 
 def _stepping(made: Scene, facts: PlacementFacts, speed: DeviceSpeed) -> Scene:
-    """The scene with step times for each tenant; its tenants come and go, and share compute."""
+    """The scene with step times for each tenant. Its tenants sleep and wake as requests need them,
+    and slow each other down when they step at the same time."""
     tenants = {
         name: one if one.steps else msgspec.structs.replace(one, steps=steps)
         for name, one in made.tenants.items()
@@ -72,8 +75,9 @@ def steps_by_speed(model: PlaceModel, speed: DeviceSpeed) -> SceneSteps:
 
 
 class SceneKind:
-    """Devices with equal scenes, as a `KindOfDevice`. Tenants that do not fit there are left
-    out.
+    """Function that makes the simulated world of a device, for all devices with equal scenes (a
+    `KindOfDevice`). Tenants that do not fit there are left out; if the others do not fit together,
+    the world has no engines.
     """
 
     def __init__(self, scene: Scene) -> None:
@@ -107,12 +111,15 @@ def only(scene: Scene, names: Collection[str]) -> Scene:
 
 
 def nothing_fits(asked: Mapping[str, list[SimulatedRequest]], stands: Mapping[str, Stand]) -> World:
-    """A `KindOfDevice` on which no model fits: a world without engines."""
+    """Simulation of a device on which no model fits (a `KindOfDevice`): a world without engines."""
     return World()
 
 
 def scene_kinds(scenes: Mapping[str, Scene], devices: Collection[str]) -> dict[str, KindOfDevice]:
-    """Kind of each device; devices with equal scenes share one."""
+    """Return for each device the function with which the judge makes a simulation of it. Devices
+    with equal scenes have the same function; a device without a scene has one that simulates no
+    engine.
+    """
     kinds: list[tuple[Scene, KindOfDevice]] = []
     found: dict[str, KindOfDevice] = {}
     for name in devices:

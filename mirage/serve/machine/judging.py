@@ -34,7 +34,8 @@ class NoSimulation(Exception):
 
 
 class PlacementJudging:
-    """Decides by simulation within a time, and by arithmetic if that gives no answer."""
+    """Decides by simulation within a time, and by arithmetic if that gives no answer. A placement
+    that was found best for nearly the same facts is kept without a simulation."""
 
     def __init__(
         self,
@@ -54,7 +55,7 @@ class PlacementJudging:
         past: PlacementPast,
         now: float,
     ) -> PlacementDecision:
-        """Decision at time `now` in seconds; `windows` are the requests in the windows of
+        """Decision at time `now`, by `time.monotonic`; `windows` are the requests in the windows of
         `facts`.
         """
         present = present.within(facts)
@@ -91,7 +92,8 @@ class PlacementJudging:
         return await asyncio.to_thread(self._placer.decide, facts, judge, present, past, now)
 
     async def _simulated(self, question: JudgeQuestion) -> PlacementDecision:
-        """Decision by simulation. Raises `NoSimulation`."""
+        """Decision by simulation. Raises `NoSimulation` if there is none in time, or the process
+        fails."""
         asked = await asyncio.to_thread(msgspec.msgpack.encode, question)
         try:
             async with asyncio.timeout(START_S + question.judge_s):

@@ -12,7 +12,7 @@ from mirage.simulate.roofline import PS
 
 
 class SeenRequest(NamedTuple):
-    """Request that has ended. `t` is its arrival, in seconds."""
+    """Request that has ended. `t` is its arrival, in seconds since 1970."""
 
     t: float
     model: str
@@ -26,9 +26,16 @@ class LoadHistory:
     """Ended requests of the last windows. Times are seconds."""
 
     def __init__(self, window_s: float, windows: int, began: float) -> None:
-        """`began` is the time in seconds since which requests are known."""
+        """`began` is the time from which on requests are known, in seconds since 1970."""
         self._window_s, self._count, self._began = window_s, windows, began
         self._seen: deque[SeenRequest] = deque()
+
+    def ruled(self, window_s: float, windows: int, now: float) -> None:
+        """Use `windows` windows of `window_s` seconds from `now` on. Requests that are older than
+        the former windows are not known any more.
+        """
+        self._began = max(self._began, now - self._window_s * self._count)
+        self._window_s, self._count = window_s, windows
 
     def add(self, requests: Iterable[SeenRequest]) -> None:
         """Add requests that have ended."""
@@ -37,11 +44,12 @@ class LoadHistory:
     def windows(
         self, now: float, open_now: Mapping[str, int], unseen: Collection[str] = ()
     ) -> tuple[WindowRows, ...]:
-        """Windows up to `now`, the newest first as number 0; at least one.
+        """Windows up to `now`, the newest first as number 0; at least one. Older ones are left out
+        if requests are not known for their whole length.
 
         `open_now` are numbers of waiting and running requests by model: they are added to the
-        newest window, spread evenly, with the mean lengths of their model's others. Models in
-        `unseen` without any request get `SOME_LOAD` in it.
+        newest window, spread evenly, with the mean lengths of their model's ended requests. Models
+        in `unseen` without any request get `SOME_LOAD` in that window.
         """
         first = max(self._began, now - self._window_s * self._count)
         self._seen = deque(one for one in self._seen if one.t >= first)
@@ -84,7 +92,8 @@ def _rows(requests: Iterable[SeenRequest], begin: float) -> dict[str, list[SentR
 
 
 def _evenly(load: ModelLoad, count: float, seconds: float) -> list[SentRow]:
-    """Requests of mean length, spread evenly over `seconds`: `count` of them, at least one."""
+    """`count` requests, rounded and at least one, with the mean lengths of `load`, spread evenly
+    over `seconds`."""
     number = max(1, round(count))
     every, prompt, output = seconds / number, round(load.tokens_in), round(load.tokens_out)
     return [(round((place + 0.5) * every * PS), prompt, output) for place in range(number)]

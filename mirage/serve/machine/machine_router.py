@@ -1,7 +1,8 @@
 """Router of one machine for the devices of all machines, as a process without a parent.
 
-``python -m mirage.serve.machine.machine_router ORDER SOCKET EPOCH LEASE_S``. Devices are behind
-doors, whose addresses a controller tells; without a controller the router keeps the last ones.
+``python -m mirage.serve.machine.machine_router ORDER SOCKET EPOCH LEASE_S``. The router reaches
+each device at its door, an address that the cluster's controller tells; without a controller the
+router keeps the last addresses.
 """
 
 from __future__ import annotations
@@ -27,21 +28,21 @@ from mirage.serve.access.server_keys import OrderedKeys, ServerKeys
 from mirage.serve.admin.asked import switched_on
 from mirage.serve.adoption.book import RunBook
 from mirage.serve.adoption.record import ConfigRecord
+from mirage.serve.api.openai import ApiError, errors_as_json
 from mirage.serve.apply.difference import difference
 from mirage.serve.apply.source import ConfigSource, Written
-from mirage.serve.caretaker import Caretaker
 from mirage.serve.clients.certificate import check_tls
-from mirage.serve.logs import LogFormat
+from mirage.serve.device.caretaker import Caretaker
+from mirage.serve.http.private_site import PrivateSite
+from mirage.serve.logs.logs import LogFormat
 from mirage.serve.machine.nobody import no_overview, no_tiers, nobody
 from mirage.serve.machine.tethered import beats, by_order
-from mirage.serve.openai import ApiError, errors_as_json
-from mirage.serve.private_site import PrivateSite
-from mirage.serve.registry import DeviceSources, Registry
+from mirage.serve.registry.registry import DeviceSources, Registry
 from mirage.serve.routed.messages import LINE, Beyond
 from mirage.serve.routing.address import ServedAddress, url_of
 from mirage.serve.routing.desk import RouterDesk
-from mirage.serve.rundir import RunDir
-from mirage.serve.together import together
+from mirage.serve.rundir.folders import RunDir
+from mirage.serve.tasks import together
 
 PROGRAM = ("-m", "mirage.serve.machine.machine_router")
 TO_MOVE = "which cannot change while it runs: mirage node leave on its machine ends it"
@@ -53,18 +54,21 @@ class RouterOrder(msgspec.Struct, frozen=True):
     """Order to start the router of a machine."""
 
     device: str
-    """Name of the server at its agent, as a device's server has one."""
+    """Name by which the agent knows this router; it knows a device's server by the device's name.
+    """
     machine: str
     config: ConfigRecord
     """Configuration with the sections that hold for all devices."""
     host: str
     port: int
     keys: tuple[AccessKey, ...]
-    """Keys that clients may use."""
+    """Keys of clients, and the cluster's own."""
     token: str
-    """Token of the key that opens the doors of devices."""
+    """Token of the key with which devices let this router in."""
     doors: dict[str, str]
-    """URLs of the doors of all devices, by device; empty if not known yet."""
+    """URLs at which devices of all machines let routers in (their doors), by device; an empty text
+    for a URL that is not known yet.
+    """
     log_level: int
     log_format: LogFormat
 
@@ -76,7 +80,7 @@ class RouterTold(msgspec.Struct, frozen=True):
     """URL of the router itself."""
     doors: dict[str, str]
     words: str = ""
-    """Words about what is not as ordered, if anything is not."""
+    """Words about a part of the order that the router could not follow; empty if there is none."""
 
 
 class MachineRouter:
@@ -111,7 +115,8 @@ class MachineRouter:
         self._site = PrivateSite()
 
     async def run(self) -> int:
-        """Serve until a signal; return the exit code. Raises `OSError` and `UnicodeError`."""
+        """Serve until a signal; return the exit code. Raises `OSError` if it cannot listen, and
+        `UnicodeError` for a host name that cannot be one."""
         ended = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, ended.set)
@@ -146,7 +151,9 @@ class MachineRouter:
         )
 
     async def _says_ready(self, url: str) -> None:
-        """Tell the tether that the router is ready, once it is connected. Never returns."""
+        """Tell the agent that the router is ready, once the router process is connected to this
+        one. Never returns.
+        """
         await self._desk.connected()
         self._tether.write(url)
         await asyncio.Event().wait()
@@ -159,36 +166,50 @@ class MachineRouter:
         return web.Response(body=msgspec.json.encode(told))
 
     async def _obeys(self, request: web.Request) -> web.Response:
-        """Obey another order, or with ``?dry_run=1`` answer whether that is possible.
+        """Follow another order, or with ``?dry_run=1`` answer whether that is possible.
 
-        Answers once the router acts by the order. The certificate is read again in any case. If the
-        order has other devices, this process ends: the next one begins with those.
+        The answer comes once the router process uses the order, and has read the certificate again.
+        If the order names other devices than the one before, this process follows it for the
+        devices that it has, answers, and ends: the next process begins with the other devices.
         """
         order = msgspec.json.decode(await request.read(), type=RouterOrder)
         config, words = await asyncio.to_thread(self._checked, order)
         if switched_on(request, "dry_run"):
             return self._answer(words)
-        if order.doors.keys() != self._order.doors.keys():  # the next one begins with those
-            os.kill(os.getpid(), signal.SIGTERM)
-            order = msgspec.structs.replace(
-                order, doors={name: order.doors.get(name, "") for name in self._order.doors}
+        if order.doors.keys() == self._order.doors.keys():
+            await self._follows(order, config, renews=not words)
+            return self._answer(words)
+        known = {name: order.doors.get(name, "") for name in self._order.doors}
+        try:
+            await self._follows(
+                msgspec.structs.replace(order, doors=known), config, renews=not words
             )
+            answer = self._answer(words)
+            await answer.prepare(request)
+            await answer.write_eof()
+            return answer
+        finally:  # also if the client has gone
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    async def _follows(self, order: RouterOrder, config: Config, *, renews: bool) -> None:
+        """Have the router process use an order for the devices that it has, and wait until it does.
+        With `renews` it reads the files of its certificate again, if it has one.
+        """
         if order.keys != self._order.keys:
             self._keys.ordered(order.keys)
             self._desk.holds(self._keys.table)
         if difference(self._config, config).http:
             self._desk.limits(config.http)
-        if config.http.tls is not None and not words:
+        if config.http.tls is not None and renews:
             self._desk.renews()
         self._order, self._config = order, config
         self._desk.opens(order.doors)
         await self._desk.seen()
-        return self._answer(words)
 
     def _checked(self, order: RouterOrder) -> tuple[Config, str]:
         """Configuration of an order, and words about a certificate that cannot be read again.
 
-        Raises `ApiError` for what needs another router, or cannot be had.
+        Raises `ApiError` if the order is invalid, or needs a router at another address.
         """
         try:
             config = declared(order)
@@ -207,7 +228,7 @@ class MachineRouter:
 
 
 def declared(order: RouterOrder) -> Config:
-    """Configuration of an order. Raises `ConfigError`."""
+    """Configuration of an order. Raises `ConfigError` if it is invalid."""
     told = order.config
     written = Written(told.raw, Path(told.path), Path(told.folder), told.sha256)
     source = ConfigSource(Path(told.path), told.policy, proposed=written)
@@ -216,7 +237,8 @@ def declared(order: RouterOrder) -> Config:
 
 
 def serve_router(order: RouterOrder, tether: Tether) -> int:
-    """Serve until a signal; return the exit code. Raises `CommandFailed`."""
+    """Serve until a signal; return the exit code. Raises `CommandFailed` if the router cannot
+    listen at its address."""
     config = declared(order)
     adopt_orphans()
     with ExitStack() as over:

@@ -15,7 +15,7 @@ from mirage.control.placement.facts import (
 )
 from mirage.facts import ModelFacts
 from mirage.profiles import Hardware
-from mirage.serve.fit import Fit, fit, with_shares
+from mirage.serve.fit.fit import Fit, fit, with_shares
 from mirage.serve.machine.section import PlacementSection
 from mirage.serve.roster.declared import DISK_BYTES_S, LINK_BYTES_S, bytes_of
 
@@ -23,7 +23,7 @@ MACHINE = "this machine"
 HOST_SPEED = DeviceSpeed(80e9, 10e9, 0.005)
 """Speed of about one core of a server's processor."""
 GPU_SPEED = DeviceSpeed(400e12, 2.5e12, 0.002)
-"""Speed of about an H100, for a GPU without a profile."""
+"""Speed of about an H100, for a GPU that has no profile in the file, and no bundled one."""
 WEIGHT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -45,7 +45,8 @@ def machine_facts(
 
 
 def place_device(name: str, section: DeviceSection, machine: str = MACHINE) -> PlaceDevice:
-    """Device for placement, with the speeds of its profile, else of its kind.
+    """Device for placement, with the speeds of its profile, else of the bundled profile for the
+    GPU's name, else of its kind.
 
     The GPU of another machine is not asked for its name. Raises `ConfigError` for a profile that
     cannot be read.
@@ -110,5 +111,5 @@ def place_models(
 
 
 def _token_bytes(fit: Fit | None, tokens: int) -> float:
-    """Bytes of KV for each token of the longest request; 0 without a fit."""
+    """Bytes of KV for each token of the longest request; 0 if `fit` is None."""
     return fit.kv.request_blocks * fit.block_bytes / tokens if fit is not None else 0.0

@@ -22,7 +22,10 @@ class OneMove:
     def __init__(
         self, before: DevicePlacement, after: DevicePlacement, steps: tuple[MoveStep, ...], why: str
     ) -> None:
-        self._begun = time.monotonic()
+        self._begun: dict[int, float] = {}
+        """Monotonic time at which each step began, by its number."""
+        self._backs: dict[str, None] = {}
+        """Words about undone parts, each once, in order."""
         self.told = MoveTold(
             t=time.time(),
             why=why,
@@ -34,7 +37,7 @@ class OneMove:
 
     def begins(self, number: int) -> None:
         """Note that step `number` begins."""
-        self._begun = time.monotonic()
+        self._begun[number] = time.monotonic()
         self._is(number, UNDER_WAY, "")
 
     def tells(self, number: int, words: str) -> None:
@@ -42,25 +45,27 @@ class OneMove:
         self._is(number, UNDER_WAY, words)
 
     def is_done(self, number: int, words: str) -> None:
-        """Note that step `number` is done; `words` name the rest that remains, or are empty."""
+        """Note that step `number` is done; `words` about its result may be empty."""
         self._is(number, DONE, words)
 
     def failed(self, number: int, why: str, back: str) -> None:
-        """Note that step `number` has failed, and that the later steps are left out.
-
-        `back` are words about the parts that were undone.
-        """
+        """Note that step `number` has failed. `back` are words about the parts that were undone."""
         self._is(number, FAILED, why)
-        for rest in range(number + 1, len(self.told.steps)):
-            self._is(rest, LEFT_OUT, "")
-        self.ends(FAILED, back)
+        self._backs[back] = None
+        way_back = "; ".join(self._backs)
+        self.told = msgspec.structs.replace(self.told, way_back=way_back)
 
-    def ends(self, result: str, back: str = "") -> None:
-        """Note the result of the move, and in `back` words about undone parts if a step failed."""
-        self.told = msgspec.structs.replace(self.told, result=result, way_back=back)
+    def leaves_out(self, number: int, why: str) -> None:
+        """Note that step `number` is not carried out, and the reason."""
+        self._is(number, LEFT_OUT, why)
+
+    def ends(self) -> None:
+        """Note that no other step is carried out. A move with steps that have not ended failed."""
+        done = all(step.result in (DONE, LEFT_OUT) for step in self.told.steps)
+        self.told = msgspec.structs.replace(self.told, result=DONE if done else FAILED)
 
     def _is(self, number: int, result: str, words: str) -> None:
-        seconds = time.monotonic() - self._begun if result in (DONE, FAILED) else 0.0
+        seconds = time.monotonic() - self._begun[number] if result in (DONE, FAILED) else 0.0
         step = msgspec.structs.replace(
             self.told.steps[number], result=result, words=words, seconds=seconds
         )
@@ -76,7 +81,8 @@ class MoveBook:
         self.results: Counter[str] = Counter({DONE: 0, FAILED: 0})
         """Number of moves that are over, by result."""
         self.stays = ""
-        """Reason of the last decision that moved nothing; empty before the first."""
+        """Reason of the last decision that moved nothing, or the reason why nothing is decided;
+        empty before the first decision."""
 
     def begins(self, move: OneMove) -> None:
         """Add a move, which is carried out from now on."""

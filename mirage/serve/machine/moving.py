@@ -8,23 +8,22 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from functools import partial
 
 from mirage.control.placement.facts import PlacementFacts, PlaceModel
 from mirage.control.placement.host_room import no_host_room
 from mirage.control.placement.placed import DevicePlacement
 from mirage.control.placement.rules import PlacementPast
 from mirage.control.placement.steps import MoveStep, MoveVerb
-from mirage.control.placement.words import step_lines
 from mirage.machines.seam import StaleEpoch
-from mirage.serve.machine.carrying import GaveWay, StepCarrier, StepFailed
+from mirage.serve.machine.carrying import StepCarrier
 from mirage.serve.machine.change import FILE, MachineChange
 from mirage.serve.machine.first import squeezed
 from mirage.serve.machine.judging import PlacementJudging
-from mirage.serve.machine.move_book import DONE, FAILED, MoveBook, OneMove
+from mirage.serve.machine.move_book import MoveBook
 from mirage.serve.machine.section import PlacementSection
 from mirage.serve.machine.served_device import DirectedDevice
 from mirage.serve.machine.stand_ins import StandIns
+from mirage.serve.machine.under_way import CarriedMove, MovesUnderWay
 from mirage.serve.machine.watching import MachineWatch
 from mirage.serve.whatif.forms import Scene
 
@@ -35,7 +34,9 @@ LOOK_S = 1.0
 
 
 class MachineMoves:
-    """Decides about moves and has them carried out, one at a time. `keep` has to run."""
+    """Decides about moves and has them carried out. While one is under way, another one begins only
+    if a device is lost or back or serves again, if a start on a lost device failed, or if facts
+    change while a device is lost. `keep` has to run."""
 
     def __init__(
         self,
@@ -49,7 +50,7 @@ class MachineMoves:
         """Moves are noted in `book`. `knows` has to be called before anything is decided.
 
         With `astray` a model goes to other devices if all devices that it names are lost, and a
-        lost model that fits nowhere goes where most memory is free.
+        lost model that fits nowhere goes to the device with the largest fraction of memory free.
         """
         self._astray = astray
         self._devices, self._section, self._book, self._say = devices, section, book, say
@@ -58,44 +59,62 @@ class MachineMoves:
         self._at_work = asyncio.Lock()
         self._watch = MachineWatch(devices, section)
         self._carrier = StepCarrier(devices, section.start_s, section.drain_s)
+        self._under_way = MovesUnderWay(self._carrier, book, say)
         self._judging = PlacementJudging({}, section)
         self._past = PlacementPast()
         self._stand_ins = StandIns()
         self._nowhere: set[str] = set()
-        """Models that are gone, and for which no machine has host memory."""
+        """Models of lost devices for which no machine has host memory."""
         self._decided, self._lost = time.monotonic(), frozenset[str]()
-        self._failed: dict[str, float] = {}
-        """Time of the last failed move of each model, by `time.monotonic`."""
+        self._failed: dict[str, tuple[float, str]] = {}
+        """Time of the last failed move of each model, by `time.monotonic`, and its device."""
 
     def knows(
         self,
         facts: PlacementFacts | None,
         scenes: Mapping[str, Scene],
-        ordered: MachineChange | None = None,
+        section: PlacementSection | None = None,
     ) -> None:
-        """Decide by these facts from now on; `ordered` is carried out next.
+        """Decide by these facts from now on, and by the rules of `section` (None: as before).
 
-        `facts` are without load; with None only `ordered` moves. `scenes` are those of
+        `facts` are without load; with None only ordered changes move models. `scenes` are those of
         `judge_scenes`.
         """
+        if section is not None:
+            self._section = section
+            self._watch.ruled(section)
+            self._carrier.ruled(section.start_s, section.drain_s)
         self._judging = PlacementJudging(scenes, self._section)
-        self._facts = None if self._section.off else facts
-        self._ordered = ordered
+        began, self._facts = self._facts is None, None if self._section.off else facts
+        if self._facts is not None:
+            if began and self._astray:
+                self._watch.waited()
+                self.goes_on()
+            self._stand_ins.named({one.name: one.pins for one in self._facts.models})
+        self._lost = frozenset()  # so lost models that are new get a place at the next look
         named = "placement.off is true" if self._section.off else "each model names its devices"
         self._book.stays = f"{named}: nothing moves" if self._facts is None else ""
+
+    def orders(self, change: MachineChange) -> None:
+        """Carry out the steps of `change` next, instead of an earlier order."""
+        self._ordered = change if change.steps else None
+
+    @property
+    def stand_ins(self) -> frozenset[tuple[str, str]]:
+        """Model and device of each replica that serves for a lost device."""
+        return self._stand_ins.places
 
     @asynccontextmanager
     async def still(self) -> AsyncIterator[None]:
         """Context inside which no model moves.
 
-        A step under way fails with `GaveWay`; it is decided anew afterwards.
+        Steps under way fail with `GaveWay`; their moves are decided anew after the context.
         """
-        with self._carrier.giving_way():
-            await self._at_work.acquire()
-        try:
+        async with self._at_work:
+            with self._carrier.giving_way():
+                await self._under_way.over()
+            self._end()
             yield
-        finally:
-            self._at_work.release()
 
     def goes_on(self) -> None:
         """Recognise the stand-ins for lost devices that an earlier controller started."""
@@ -110,45 +129,58 @@ class MachineMoves:
         Looks are made only while `may` is set, if it is given. Raises `StaleEpoch` once another
         controller has begun.
         """
-        while True:
-            await asyncio.sleep(min(LOOK_S, self._section.decide_s))
-            if may is not None and not may.is_set():
-                await may.wait()
-                self._watch.waited()
-            try:
-                await self.look()
-            except StaleEpoch:
-                raise
-            except Exception:
-                log.exception("no placement is decided")
+        try:
+            while True:
+                await asyncio.sleep(min(LOOK_S, self._section.decide_s))
+                if may is not None and not may.is_set():
+                    await may.wait()
+                    self._watch.waited()
+                try:
+                    await self._once()
+                except StaleEpoch:
+                    raise
+                except Exception:
+                    log.exception("no placement is decided")
+        finally:
+            await self._under_way.stop()
 
     async def look(self) -> None:
-        """Carry out an ordered change; look at the devices, and decide if it is time.
+        """Carry out an ordered change; look at the devices, and decide if it is time. Returns once
+        all moves are over.
 
-        Raises `StaleEpoch`.
+        Raises `StaleEpoch` once a newer controller has begun.
         """
+        await self._once()
+        await self._under_way.over()
+        self._end()
+
+    async def _once(self) -> None:
+        """Look once, and begin the moves that follow. Raises `StaleEpoch` once a newer controller
+        has begun."""
         async with self._at_work:
+            self._end()
             if (ordered := self._ordered) is not None:
                 self._ordered = None
-                await self._carry(ordered.before, ordered.after, ordered.steps, FILE)
+                self._begin(ordered.before, ordered.after, ordered.steps, FILE)
             if self._facts is not None:
                 await self._look(self._facts)
 
     async def _look(self, facts: PlacementFacts) -> None:
-        """Look at the devices, and decide if it is time or if the lost devices have changed."""
+        """Look at the devices. If it is time, or the lost devices have changed, decide."""
         await self._watch.look()
         if not self._watch.is_whole:
             return
-        await self._come_back()
+        self._come_back()
         lost, now = self._watch.lost, time.monotonic()
-        if now - self._decided >= self._section.decide_s or lost != self._lost:
+        is_due = now - self._decided >= self._section.decide_s and not self._under_way
+        if is_due or lost != self._lost:
             self._lost, self._decided = lost, now
             await self._decide(facts)
 
     async def _decide(self, given: PlacementFacts) -> None:
-        """Make one decision, and carry it out."""
+        """Make one decision, and begin its steps."""
         watch, now, past = self._watch, time.monotonic(), self._past
-        present = watch.present
+        present = self._present
         load = watch.load(given)
         asked = await asyncio.to_thread(self._with_lacking, load.facts)
         facts = self._movable(asked, present, now)
@@ -169,18 +201,27 @@ class MachineMoves:
             return
         self._stand_ins.begin(steps, gone)
         lost = f"{', '.join(sorted(away))} away: " if away and gone else ""
-        if not await self._carry(present, placement, steps, lost + decision.why):
-            self._past = past
+        pasts = past, decision.past
+        self._begin(present, placement, steps, lost + decision.why, pasts)
 
     def _tell_nowhere(
         self, facts: PlacementFacts, placement: DevicePlacement, gone: Collection[str]
     ) -> None:
-        """Say once of each model that is gone why it comes nowhere."""
+        """Print once for each model of lost devices that gets no other device the reason why."""
         nowhere = {name for name in gone if name in facts.model and not placement.of(name)}
         for name in sorted(nowhere - self._nowhere):
             for device in facts.devices:
                 self._say(no_host_room(facts, placement, name, device.name))
         self._nowhere = nowhere
+
+    @property
+    def _present(self) -> DevicePlacement:
+        """Present placement without lost devices, with replicas that moves under way will start."""
+        present = self._watch.present
+        for model, device, stand in self._under_way.places:
+            if device not in self._watch.lost and device not in present.of(model):
+                present = present.put(model, device, stand)
+        return present
 
     def _with_lacking(self, facts: PlacementFacts) -> PlacementFacts:
         """Facts that name the models whose weights a machine lacks. It reads the disk."""
@@ -196,18 +237,22 @@ class MachineMoves:
     def _movable(
         self, facts: PlacementFacts, present: DevicePlacement, now: float
     ) -> PlacementFacts:
-        """Facts for a decision: models that have a stand-in beside their own device stay where they
-        are.
+        """Facts for a decision: models that move, or have a stand-in beside their own device, stay
+        where they are.
 
-        Models that are nowhere, and whose last move failed less than `rest_s` seconds ago, are left
-        out.
+        Models that are nowhere are left out while they move, and for `rest_s` seconds after a move
+        to a device failed that is not lost.
         """
-        held = {name for name, at in self._failed.items() if now - at < self._section.rest_s}
+        rest_s, lost, moves = self._section.rest_s, self._watch.lost, self._under_way.models
+        failed = self._failed.items()
+        held = moves | {n for n, (at, d) in failed if now - at < rest_s and d not in lost}
         stay = self._stand_ins.models
         return replace(
             facts,
             models=tuple(
-                replace(m, pins=tuple(at)) if m.name in stay and len(at) > 1 else self._freed(m)
+                replace(m, pins=tuple(at))
+                if m.name in moves or (m.name in stay and len(at) > 1)
+                else self._freed(m)
                 for m in facts.models
                 for at in [present.of(m.name)]
                 if m.name not in held or at
@@ -219,52 +264,41 @@ class MachineMoves:
         lost = all(name in self._watch.lost for name in model.pins)
         return replace(model, pins=()) if self._astray and lost else model
 
-    async def _come_back(self) -> None:
+    def _come_back(self) -> None:
         """End stand-ins whose models serve again on their own devices."""
-        present = self._watch.present
-        for model, device in self._stand_ins.over(present, self._watch.serves):
+        present = self._present
+        under_way, serves = self._under_way.models, self._watch.serves
+        may_end = lambda model, at: model not in under_way and serves(model, at)  # noqa: E731
+        for model, device in self._stand_ins.over(present, may_end):
             home = ", ".join(name for name in present.of(model) if name != device)
             steps = (
                 MoveStep(MoveVerb.DRAIN, model, device, f"it has {home} again"),
                 MoveStep(MoveVerb.STOP, model, device, f"it stood in for {home}"),
             )
             why = f"{home} serves {model} again"
-            await self._carry(present, present.out(model, device), steps, why)
+            self._begin(present, present.out(model, device), steps, why)
 
-    async def _carry(
+    def _begin(
         self,
         present: DevicePlacement,
         placement: DevicePlacement,
         steps: tuple[MoveStep, ...],
         why: str,
-    ) -> bool:
-        """Carry out and log steps; false if they gave way to an operator, which is no failure of a
-        model.
-        """
-        move = OneMove(present, placement, steps, why)
-        self._book.begins(move)
-        gave_way, names = False, ", ".join(dict.fromkeys(step.model for step in steps))
-        for line in [f"placement of {names}: {why}", *step_lines(steps)]:
-            self._say(line)
-        for number, step in enumerate(steps):
-            move.begins(number)
-            try:
-                tell = partial(move.tells, number)
-                words = await self._carrier.carry(steps, number, placement, tell)
-            except StepFailed as error:
-                back = await self._carrier.back(steps, number)
-                gave_way = isinstance(error, GaveWay)
-                if not gave_way:
-                    self._failed[step.model] = time.monotonic()
-                move.failed(number, str(error), back)
-                self._say(f"{step.verb} {step.model} on {step.device} failed: {error}; {back}")
-                break
-            move.is_done(number, words)
-            more = f": {words}" if words else ""
-            self._say(f"{step.verb} {step.model} on {step.device}: done{more}")
-        else:
-            move.ends(DONE)
-        self._book.ends(move)
-        log.info("move of %s: %s", names, FAILED if move.told.way_back else DONE)
-        await self._watch.look()
-        return not gave_way
+        pasts: tuple[PlacementPast, PlacementPast] | None = None,
+    ) -> None:
+        """Begin to carry out steps."""
+        known = () if self._facts is None else self._facts.devices
+        machines = {one.name: one.machine for one in known}
+        self._under_way.begin(CarriedMove(present, placement, steps, why, machines, pasts))
+
+    def _end(self) -> None:
+        """Note the results of moves that are over. Raises `StaleEpoch` once a newer controller has
+        begun."""
+        for move in self._under_way.ended():
+            for model, device in move.failed.items():
+                self._failed[model] = time.monotonic(), device
+                if device in self._watch.lost:
+                    self._lost = frozenset()  # so the model gets another place at this look
+            if move.gave_way and move.pasts is not None:
+                before, after = move.pasts
+                self._past = before if self._past is after else self._past

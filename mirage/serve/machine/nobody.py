@@ -1,16 +1,18 @@
-"""Attendance of a machine's own table, which has no tenants: each device has its own table."""
+"""Roster without tenants, for the table that the process above several devices sends to the router:
+the tenants are in the tables of the device servers.
+"""
 
 from __future__ import annotations
 
 from mirage.control.roster.roster import Roster
 from mirage.control.roster.rules import RosterRules
 from mirage.control.roster.states import LifeState
-from mirage.serve.resizing import Resize
 from mirage.serve.roster.attendance import Attendance
+from mirage.serve.routed.resizing import Resize
 
 
 class NoTenants:
-    """`Acts` of a roster without tenants, which gives no orders."""
+    """Executor of the orders (`Acts`) of a roster without tenants, which gives none."""
 
     def start(self, name: str) -> None:
         """Do nothing: never called."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import msgspec
 
 from mirage.serve.adoption.record import ConfigRecord
-from mirage.serve.logs import LogFormat
+from mirage.serve.logs.logs import LogFormat
 
 
 class DeviceOrder(msgspec.Struct, frozen=True):
-    """All that one device server has to know."""
+    """Order for the start of one device server: its configuration, and the options of the process
+    above it.
+    """
 
     device: str
     config: ConfigRecord

@@ -10,21 +10,22 @@ from typing import Any, NamedTuple
 from pydantic import ConfigDict, Field, model_validator
 
 from mirage.config import Config, ConfigError, DeviceSection, Strict, made, resolved, validated
+from mirage.serve.apply.edits import OF_PLACES
 from mirage.serve.machine.section import PlacementSection
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$"
 ALL = "all"
+MACHINE = "machine"
+"""Key of a device's section that names its machine, in a file for `mirage serve --cluster`."""
 OF_THE_FILE = frozenset({"devices", "device", "tenants", "replay", "placement"})
 """Keys of the file that a part lacks, or has with other values."""
-OF_PLACES = frozenset({"device", "devices"})
-"""Keys of a tenant that name its devices."""
 
 
 class NamedDevice(DeviceSection):
     """Section of one of several devices, with its name."""
 
     name: str = Field(pattern=NAME)
-    """Name by which tenants and operators know it."""
+    """Name by which tenants and operators refer to the device."""
 
 
 class OfSeveral(Strict):
@@ -47,9 +48,9 @@ class TenantPlace(Strict):
     @model_validator(mode="after")
     def _one_key_says_where(self) -> TenantPlace:
         if self.device is not None and self.devices is not None:
-            raise ValueError("device and devices: both say where it is served, write one")
+            raise ValueError("device and devices are both written: write only one of them")
         if twice := [name for name, times in Counter(self.devices).items() if times > 1]:
-            raise ValueError(f"devices has {twice[0]!r} twice: one engine of it is there")
+            raise ValueError(f"devices names {twice[0]!r} twice: name each device once")
         return self
 
     @property
@@ -59,7 +60,7 @@ class TenantPlace(Strict):
 
 
 class TenantPlaces(Strict):
-    """Key `tenants` of a file, read only for the places of tenants."""
+    """Key `tenants` of a file, of which only the devices that tenants name are read here."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
@@ -73,7 +74,7 @@ class DevicePart(NamedTuple):
     raw: dict[str, Any]
     """Configuration of this device alone."""
     path: Path
-    """Name of the part in messages: the file's with the device's."""
+    """Name of the part in messages: the file's path with the device's name."""
 
 
 class MachineFile(NamedTuple):
@@ -114,8 +115,14 @@ def machine_file(
 ) -> MachineFile:
     """Check the keys `raw` of the file at `path`; paths in it are relative to `here`.
 
-    `gpus` are the indexes that ``all`` stands for. Raises `ConfigError` with one line.
+    `gpus` are the indexes that ``all`` stands for. Raises `ConfigError` for a wrong key or value,
+    and if a device names a machine, which only a cluster has.
     """
+    if names_machines(raw):
+        raise ConfigError(
+            f"{path}: devices have a machine: mirage serve --cluster serves this file, or leave "
+            f"{MACHINE} out"
+        )
     keys = {"devices": _listed(raw, path, gpus)} | (
         {"placement": raw["placement"]} if "placement" in raw else {}
     )
@@ -124,7 +131,7 @@ def machine_file(
     sections = {one["name"]: dict(one) for one in keys["devices"]}
     common = made(_all_on_one(raw, next(iter(sections.values()))), path, here)
     if common.tiers.peer is not None:
-        raise ConfigError(f"{path}: tiers.peer is for one device: leave it out beside devices")
+        raise ConfigError(f"{path}: tiers.peer cannot be used with devices: leave it out")
     wanted = validated(TenantPlaces, {"tenants": raw["tenants"]}, path).tenants
     named = {one.name: _known(one, sections, path) for one in wanted}
     file = MachineFile(raw, path, {}, sections, named, several.placement, common)
@@ -133,18 +140,56 @@ def machine_file(
     return file._replace(devices=devices)
 
 
+def names_machines(raw: Mapping[Any, Any]) -> bool:
+    """True if a device of the file has a machine: `mirage serve --cluster` serves it."""
+    devices = raw.get("devices")
+    return isinstance(devices, list) and any(
+        isinstance(one, dict) and MACHINE in one for one in devices
+    )
+
+
+def without_machines(raw: Mapping[Any, Any], path: Path) -> tuple[dict[Any, Any], dict[str, str]]:
+    """File without the machines of its devices, and the machine of each device. The `index` of a
+    GPU is replaced by its place in the list.
+
+    Raises `ConfigError` for devices that are no list, or a device without a machine.
+    """
+    if not isinstance(devices := raw.get("devices"), list):
+        raise ConfigError(f"{path}: --cluster needs a list of devices, each with its machine")
+    kept, machine_of = [], {}
+    for number, one in enumerate(devices):
+        if not isinstance(one, dict) or not isinstance(machine := one.get(MACHINE), str):
+            raise ConfigError(f"{path}: devices.{number}.machine: name the machine that it is in")
+        kept.append({key: value for key, value in one.items() if key != MACHINE})
+        if one.get("kind") == "cuda":
+            kept[-1]["index"] = number  # GPUs of different machines may have the same one
+        machine_of[str(one.get("name"))] = machine
+    return {**raw, "devices": kept}, machine_of
+
+
 def _listed(raw: Mapping[Any, Any], path: Path, gpus: Sequence[int]) -> Any:
-    """Sections of all devices as they are written. Raises `ConfigError`."""
+    """Sections of all devices as they are written; with ``devices: all``, those of `gpus`, made of
+    the section `device`. Raises `ConfigError` for keys that do not go together, or if `gpus` is
+    empty then."""
     if raw["devices"] != ALL:
         if "device" in raw:
-            raise ConfigError(f"{path}: device and devices: write one of them")
+            raise ConfigError(
+                f"{path}: device and devices are both written: write only one of them"
+            )
         return raw["devices"]
     if not isinstance(section := raw.get("device"), dict) or section.get("kind") != "cuda":
-        raise ConfigError(f"{path}: devices: all is every GPU: describe one in device, kind cuda")
+        raise ConfigError(
+            f"{path}: devices: all needs a section device with kind: cuda: describe one GPU there"
+        )
     if "index" in section:
-        raise ConfigError(f"{path}: device.index beside devices: all: leave it out")
+        raise ConfigError(
+            f"{path}: device.index {section['index']}: leave it out, because devices: all takes "
+            "every GPU"
+        )
     if not gpus:
-        raise ConfigError(f"{path}: devices: all, and nvidia-smi lists no GPU here: name them")
+        raise ConfigError(
+            f"{path}: devices: all: nvidia-smi lists no GPU here: write a list of devices"
+        )
     return [section | {"name": f"gpu{index}", "index": index} for index in gpus]
 
 
@@ -152,10 +197,14 @@ def _check_devices(devices: Sequence[NamedDevice], path: Path) -> None:
     """Raise `ConfigError` if two devices have one name, or one GPU."""
     names = Counter(one.name for one in devices)
     if (twice := names.most_common(1)[0])[1] > 1:
-        raise ConfigError(f"{path}: devices: two are named {twice[0]!r}: names must differ")
-    gpus = Counter(one.index for one in devices if one.kind == "cuda")
-    if gpus and (most := gpus.most_common(1)[0])[1] > 1:
-        raise ConfigError(f"{path}: devices: two have the GPU {most[0]}: one server has a GPU")
+        raise ConfigError(f"{path}: devices: two are named {twice[0]!r}: give each another name")
+    owners: dict[int, str] = {}
+    for one in devices:
+        if one.kind == "cuda" and (other := owners.setdefault(one.index, one.name)) != one.name:
+            raise ConfigError(
+                f"{path}: devices: {other!r} and {one.name!r} have the same GPU, index "
+                f"{one.index}: give each another index"
+            )
 
 
 def _all_on_one(raw: Mapping[Any, Any], section: Mapping[str, Any]) -> dict[Any, Any]:

@@ -17,7 +17,8 @@ class PlacementSection(Strict):
     """Rules by which models that name no device are placed, and move while they are served."""
 
     off: bool = False
-    """True if nothing moves after the first placement."""
+    """True if nothing moves after the first placement, but for tenants whose devices a changed
+    file names."""
     decide_s: Seconds = 60.0
     """Seconds between two decisions."""
     window_s: Seconds = 300.0
@@ -34,9 +35,13 @@ class PlacementSection(Strict):
     gain_percent: Percent = 1.0
     """Least gain of a move: additional requests within the limits, in per cent of all requests."""
     gain_percent_per_gib: Percent = 0.02
-    """Additional gain in per cent that is needed for each GiB of parameters to load."""
+    """Additional gain, in per cent of all requests, that is needed for each GiB of parameters to
+    load."""
     calm: Annotated[float, Field(ge=0, le=1)] = 0.3
-    """Pressure of its other devices up to which a replica that is not needed is closed."""
+    """Pressure of a model's other devices up to which a replica is closed that is not needed for
+    the limits; 0 closes none. Pressure is the KV bytes that requests want, for each byte that is
+    free or may be lent.
+    """
     rest_s: Annotated[float, Field(ge=0, le=1e6)] = 600.0
     """Seconds for which a model stays after a move."""
     moves_an_hour: Annotated[int, Field(ge=0)] = 12

@@ -1,7 +1,8 @@
-"""One device under direction: the tenants that its server has, and shall have."""
+"""One device as the process above directs it: the tenants that its server shall have."""
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from enum import Enum, auto
@@ -15,7 +16,7 @@ from mirage.serve.apply.source import Written, written
 from mirage.serve.machine.calls import DeviceAway, DeviceCalls, DeviceRefused
 from mirage.serve.machine.declared import DeclaredMachine
 from mirage.serve.machine.order import DeviceOrder
-from mirage.serve.stored import is_here
+from mirage.serve.models.stored import is_here
 
 
 class DeviceStanding(Enum):
@@ -29,7 +30,9 @@ class DeviceStanding(Enum):
 
 
 class DirectedDevice(ABC):
-    """Device whose server is told which tenants to serve; that is kept when the server ends."""
+    """Device whose server is told which tenants to serve. The tenants are remembered while the
+    server is away.
+    """
 
     standing = DeviceStanding.THERE
 
@@ -37,6 +40,9 @@ class DirectedDevice(ABC):
         self.name, self.calls = name, calls
         self.tenants = frozenset(tenants)
         """Tenants that the server shall have, also while it is away."""
+        self.routers = frozenset[str]()
+        """Machines whose routers have to be connected to the device before it counts as serving."""
+        self._changing = asyncio.Lock()
 
     @abstractmethod
     def stored(self, tenant: str) -> str | None:
@@ -52,11 +58,11 @@ class DirectedDevice(ABC):
 
     @abstractmethod
     def begins(self, wanted: Written) -> None:
-        """Let the next start of the server begin with this configuration."""
+        """Set the configuration with which the server begins at its next start."""
 
     async def serves(self, tenants: frozenset[str], drain_s: float | None = None) -> ApplyTold:
-        """Let the server serve these tenants from now on; requests of removed ones have `drain_s`
-        to end.
+        """Let the server serve these tenants from now on; requests of removed tenants have
+        `drain_s` seconds to end, None for the server's own time.
 
         Raises `DeviceRefused`, with nothing changed, and `DeviceAway`: then the next server begins
         with these tenants.
@@ -69,14 +75,27 @@ class DirectedDevice(ABC):
         try:
             return await self.calls.serves(text, wanted, drain_s)
         except DeviceRefused:
-            self.tenants = before
-            self.begins(self.written(before))
+            if self.tenants is tenants:  # otherwise a newer order has come meanwhile
+                self.tenants = before
+                self.begins(self.written(before))
             raise
+
+    async def takes(self, tenant: str) -> None:
+        """Let the server serve one more tenant; see `serves`. Changes of single tenants come one
+        after the other.
+        """
+        async with self._changing:
+            await self.serves(self.tenants | {tenant})
+
+    async def drops(self, tenant: str, drain_s: float | None = None) -> None:
+        """Let the server serve all tenants but this one; see `takes`."""
+        async with self._changing:
+            await self.serves(self.tenants - {tenant}, drain_s)
 
     async def leaves_out(self, tenant: str) -> str:
         """Remove a tenant whose start failed; return words about the result."""
         try:
-            await self.serves(self.tenants - {tenant})
+            await self.drops(tenant)
         except DeviceAway:
             return f"{self.name} comes back without {tenant}"
         except DeviceRefused as error:
@@ -85,7 +104,8 @@ class DirectedDevice(ABC):
 
 
 class ServedDevice(DirectedDevice):
-    """Device of this machine, with the keeper of its server process."""
+    """Device of this machine, with the part that starts its server process anew if that ends
+    (`DeviceKeeper`)."""
 
     def __init__(
         self,
@@ -103,14 +123,14 @@ class ServedDevice(DirectedDevice):
         return self.declared.device(self.name, tenants).written
 
     def begins(self, wanted: Written) -> None:
-        """Let the next start of the server begin with this configuration: put it into the order of
-        its keeper."""
+        """Let the next start of the server begin with this configuration: put it into the order
+        with which `DeviceKeeper` starts the server."""
         source = self.declared.device(self.name, ()).source
         self._order = msgspec.structs.replace(self._order, config=config_record(source, wanted))
         self._keeper.order = msgspec.json.encode(self._order)
 
     def order_at(self, url: str) -> bytes:
-        """Order by which the device's server starts, with the router's URL."""
+        """Order, as JSON, by which the device's server starts, with the router's URL `url`."""
         self._order = msgspec.structs.replace(self._order, url=url)
         return msgspec.json.encode(self._order)
 
@@ -127,9 +147,10 @@ class ServedDevice(DirectedDevice):
         *,
         facts: bool,
     ) -> ApplyTold:
-        """Dry run of another file with these tenants, with `facts` for a simulation.
+        """Dry run of the file `declared` with these tenants; with `facts` the answer has the facts
+        for a simulation.
 
-        Raises as `DeviceCalls` does.
+        Raises `DeviceAway` if the server does not answer, and `DeviceRefused` if it refuses.
         """
         wanted = declared.device(self.name, tenants).written
         return await self.calls.serves(text_of(wanted), wanted, drain_s, dry_run=True, facts=facts)
@@ -137,8 +158,10 @@ class ServedDevice(DirectedDevice):
     async def serves_of(
         self, declared: DeclaredMachine, tenants: frozenset[str], drain_s: float | None
     ) -> ApplyTold:
-        """Let the server serve these tenants of another file from now on. Raises as `serves`
-        does.
+        """Let the server serve these tenants of another file from now on.
+
+        Raises `DeviceAway` if it does not answer, and `DeviceRefused` if it refuses; after a
+        refusal it serves as before.
         """
         before, self.declared = self.declared, declared
         try:

@@ -15,15 +15,16 @@ from mirage.machines.local import HERE, LocalMachines
 from mirage.processes.hangup import HangUps
 from mirage.processes.reaper_client import ReaperClient
 from mirage.processes.unread import unread_stderr
-from mirage.serve import files
 from mirage.serve.admin.declaring import Declaring
 from mirage.serve.adoption.book import RunBook
 from mirage.serve.adoption.left import end_left
-from mirage.serve.again import ReadAgain
+from mirage.serve.apply.reload import ReadAgain
 from mirage.serve.apply.state_file import KeptState
-from mirage.serve.caretaker import Caretaker
 from mirage.serve.clients.certificate import check_tls
-from mirage.serve.errors import EngineFailed
+from mirage.serve.device.caretaker import Caretaker
+from mirage.serve.engines.errors import EngineFailed
+from mirage.serve.launch.programs import Means
+from mirage.serve.logs.progress import say
 from mirage.serve.machine.admin import MachineAdmin
 from mirage.serve.machine.applying import MachineApplier
 from mirage.serve.machine.calls import DeviceCalls
@@ -33,25 +34,28 @@ from mirage.serve.machine.moving import MachineMoves
 from mirage.serve.machine.nobody import no_overview, no_tiers, nobody
 from mirage.serve.machine.ordering import device_order
 from mirage.serve.machine.served_device import ServedDevice
-from mirage.serve.means import Means
-from mirage.serve.ready_file import ReadyFile
-from mirage.serve.registry import DeviceSources, Registry
+from mirage.serve.registry.registry import DeviceSources, Registry
 from mirage.serve.routing.address import ServedAddress
 from mirage.serve.routing.desk import RouterDesk
-from mirage.serve.rundir import RunDir, socket_name
-from mirage.serve.said import say
+from mirage.serve.rundir import resources
+from mirage.serve.rundir.folders import RunDir, socket_name
+from mirage.serve.rundir.ready_file import ReadyFile
 from mirage.serve.supervisor import ServeOptions
-from mirage.serve.together import together
+from mirage.serve.tasks import together
 from mirage.serve.until_signal import UntilSignal, signals_exit
 
 
 def serve_devices(
     machine: PlacedMachine, state: KeptState, options: ServeOptions, means: Means
 ) -> int:
-    """Serve several devices until a signal; return the exit code. Raises as `serve` does."""
+    """Serve several devices until a signal; return the exit code.
+
+    Raises `ConfigError` for errors that the user can correct, and `EngineFailed` if no device's
+    server gets ready or, with `all_or_nothing`, if one does not.
+    """
     common = machine.declared.common
     ReadyFile(options.ready_file).prepare()
-    files.check_folders(options.log_dir)
+    resources.check_folders(options.log_dir)
     check_tls(common.http)
     hangups = HangUps()
     with ExitStack() as over:
@@ -60,7 +64,7 @@ def serve_devices(
             rundir = over.enter_context(RunDir(options.log_dir))
             reaper = ReaperClient(*rundir.owned, ready_file=options.ready_file)
             over.enter_context(reaper)
-        # The router goes with this process: its address is nobody's else.
+        # The router ends with this process: no other process may keep its address.
         common = common.model_copy(update={"lease_s": 0.0})
         run = _run(machine, common, state, options, means, rundir, reaper, hangups)
         return asyncio.run(run)
@@ -140,7 +144,8 @@ class MachineServer:
         return self._rundir.sockets / socket_name(kind, device)
 
     async def run(self) -> int:
-        """Start, serve and stop; returns and raises as `serve_devices` does."""
+        """Start, serve and stop; return the exit code. Raises `ConfigError` and `EngineFailed`, see
+        `serve_devices`."""
         return await self._signals.run()
 
     async def serve(self) -> None:
@@ -160,7 +165,7 @@ class MachineServer:
         work.append(Caretaker(self._rundir, {}, listeners).keep())
         hears = self._signals.hear_hangups(self._again.after_hangup)
         work += [self._say_ready(url, begun), hears, self._move()]
-        # Device servers that hang are ended by their keepers, in the event loop that tells this.
+        # The watchdog watches this event loop alone: here keepers end device servers that hang.
         work.append(self._service.keep(time.monotonic_ns, lambda: self._status(url)))
         await together(work)
 
@@ -168,7 +173,7 @@ class MachineServer:
         """Open the address before engines start, so that a taken port costs no start; return the
         URL.
 
-        Raises `ConfigError`.
+        Raises `ConfigError` if it cannot listen there.
         """
         host, port = self._options.host, self._options.port
         try:
@@ -244,12 +249,12 @@ class MachineServer:
     # -- stopping -----------------------------------------------------------------------
 
     def stops(self) -> None:
-        """Note that the first signal has come: engines of device servers that end from now on are
-        ended at once."""
+        """Note that the first signal has come: if a device server ends from now on, the engines
+        that it leaves are ended immediately."""
         self.machines.stops()
 
     def kill(self) -> None:
-        """Kill the router and all device servers at once, and remove the files of this run."""
+        """Kill the router and all device servers immediately, and remove the files of this run."""
         self._address.kill()
         self.machines.kill()
         self._ready_file.remove()

@@ -9,7 +9,7 @@ from mirage.control.placement.steps import MoveStep, MoveVerb
 
 
 class StandIns:
-    """Places of models whose own devices were lost."""
+    """Record of the replicas that serve for lost devices: models and devices."""
 
     def __init__(self) -> None:
         self._places: list[tuple[str, str]] = []
@@ -17,8 +17,17 @@ class StandIns:
 
     @property
     def models(self) -> frozenset[str]:
-        """Models with a stand-in; they have to go back before they may move again."""
+        """Models with a stand-in."""
         return frozenset(model for model, _ in self._places)
+
+    @property
+    def places(self) -> frozenset[tuple[str, str]]:
+        """Model and device of each stand-in."""
+        return frozenset(self._places)
+
+    def named(self, pins: Mapping[str, Collection[str]]) -> None:
+        """Forget stand-ins on devices that their models name now: by `pins` they belong there."""
+        self._places = [one for one in self._places if one[1] not in pins.get(one[0], ())]
 
     def begin(self, steps: Iterable[MoveStep], gone: Collection[str]) -> None:
         """Note stand-ins: the models in `gone` that `steps` start on other devices."""
@@ -29,7 +38,7 @@ class StandIns:
         ]
 
     def found(self, present: DevicePlacement, pins: Mapping[str, Collection[str]]) -> None:
-        """Recognise stand-ins by the placement: models on devices that they do not name."""
+        """Recognise stand-ins by the placement: models that name devices (`pins`), on others."""
         self._places = [
             (model, device)
             for model, own in pins.items()

@@ -1,7 +1,8 @@
-"""Server of one device as a process without a parent.
+"""Server of one device in a cluster: a process without a parent, which an agent starts and ends.
 
 ``python -m mirage.serve.machine.tethered ORDER SOCKET EPOCH LEASE_S``. It has its own address and
-router. When its last agent has gone it goes on for the lease.
+router. An agent, another process of the machine, starts it and renews its lease over the *tether*,
+the socket SOCKET. Without an agent it goes on until the lease ends.
 """
 
 from __future__ import annotations
@@ -28,25 +29,27 @@ from mirage.serve.adoption.record import ConfigRecord
 from mirage.serve.apply.applier import Origin
 from mirage.serve.apply.source import ConfigSource, Written
 from mirage.serve.apply.state_file import StateFile
-from mirage.serve.domain import Domain
+from mirage.serve.device.domain import Domain
 from mirage.serve.entry import OwnAddress
-from mirage.serve.hubs import HubFolders
-from mirage.serve.logs import LogFormat, LogPlan, log_by
-from mirage.serve.means import Means
-from mirage.serve.profiled import profiled
+from mirage.serve.launch.programs import Means
+from mirage.serve.logs.logs import LogFormat, LogPlan, log_by
+from mirage.serve.logs.progress import say, speak_for
+from mirage.serve.models.hubs import HubFolders
+from mirage.serve.models.step_times import profiled
 from mirage.serve.routing.inner import Overview
-from mirage.serve.rundir import RunDir
-from mirage.serve.said import say, speak_for
+from mirage.serve.rundir.folders import RunDir
 from mirage.serve.supervisor import ServeOptions, serve_behind
-from mirage.serve.together import together
+from mirage.serve.tasks import together
 
 BEAT_S = 0.5
 OWN_KEY = "cluster"
-"""Name of the key that is made from the cluster's secret, and opens doors."""
+"""Name of the key that is made from the cluster's secret. With it routers of other machines may
+connect to this device.
+"""
 
 
 class TetheredOrder(msgspec.Struct, frozen=True):
-    """All that a tethered server has to know."""
+    """Order for the start of a tethered server: configuration, address, keys and log settings."""
 
     device: str
     config: ConfigRecord
@@ -57,14 +60,16 @@ class TetheredOrder(msgspec.Struct, frozen=True):
     host: str
     """Address to listen on; any free port is taken."""
     keys: tuple[AccessKey, ...]
-    """Keys that clients may use."""
+    """Keys of clients, and the cluster's own (`OWN_KEY`)."""
     log_level: int
     log_format: LogFormat
     startup_timeout_s: float | None = None
 
 
 class TetheredAddress(OwnAddress):
-    """Address of a device, which is told to the tether, with signs of life of the event loop."""
+    """Address of a device, which the agent is told over the tether, with signs of life of this
+    process's event loop.
+    """
 
     def __init__(
         self,
@@ -79,8 +84,8 @@ class TetheredAddress(OwnAddress):
         self._tether = tether
 
     async def begin(self, host: str, port: int, keys: AccessTable, left: LeftRun | None) -> str:
-        """Listen, tell the tether the URL and the operators' socket, and return the URL. See
-        `RequestEntry`."""
+        """Listen, tell the agent the URL and the operators' socket over the tether, and return the
+        URL. See `RequestEntry`."""
         url = await super().begin(host, port, keys, left)
         self._tether.listens(url, self.admin_socket)
         return url
@@ -91,14 +96,18 @@ class TetheredAddress(OwnAddress):
 
 
 async def beats(tether: Tether) -> None:
-    """Send signs of life of this event loop to the tether. Never returns."""
+    """Send signs of life of this event loop over the tether. Never returns."""
     while True:
         tether.beats()
         await asyncio.sleep(BEAT_S)
 
 
 def serve_tethered(order: TetheredOrder, tether: Tether, means: Means) -> int:
-    """Serve a device until a signal; return the exit code. Raises as `serve` does."""
+    """Serve a device until a signal; return the exit code.
+
+    Raises `ConfigError` for errors that the user can correct, and `EngineFailed` if no engine gets
+    ready.
+    """
     told = order.config
     path = Path(told.path)
     written = Written(told.raw, path, Path(told.folder), told.sha256)
@@ -127,7 +136,7 @@ def main(means: Means | None = None) -> None:
 
 
 class NamedOrder(Protocol):
-    """Attributes that all orders have."""
+    """Attributes that all orders have with which an agent starts a server."""
 
     @property
     def device(self) -> str:
@@ -144,9 +153,8 @@ Order = TypeVar("Order", bound=NamedOrder)
 
 
 def by_order(program: str, kind: type[Order], serve: Callable[[Order, Tether], int]) -> None:
-    """Run `serve` with the order that the command line names, as long as the tether's lease lasts.
-
-    The process exits with the code that `serve` returns.
+    """Run `serve` with the order that the command line names, until a signal comes or the lease of
+    the agent ends. The process exits with the code that `serve` returns.
     """
     parser = argparse.ArgumentParser(prog=program)
     parser.add_argument("order", type=Path)

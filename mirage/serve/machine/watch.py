@@ -14,8 +14,9 @@ from aiohttp import web
 from mirage.serve.admin.forms import StateChange, TenantsTold
 from mirage.serve.apply.forms import ABSENT
 from mirage.serve.machine.calls import DeviceAway, DeviceCalls, DeviceRefused
-from mirage.serve.openai import ApiError
 
+ASK_S = 1.0
+"""Seconds between two questions to a device of another machine."""
 AGAIN_S = 0.5
 """Seconds between two attempts to watch a device whose server is away."""
 FIRST_S = 5.0
@@ -24,8 +25,8 @@ FOREVER = aiohttp.ClientTimeout(None)
 
 
 class MachineWatchers:
-    """Serves watches. When a device's server comes back, its lines first tell all its tenants'
-    states.
+    """Serves ``GET /watch`` with the changes of states on all devices. When a device's server comes
+    back, its first lines tell the states of all its tenants.
     """
 
     def __init__(self, devices: Mapping[str, DeviceCalls]) -> None:
@@ -35,12 +36,13 @@ class MachineWatchers:
         """Serve a client until it leaves. The answer begins once all devices answer, or after
         `FIRST_S`.
 
-        Raises `ApiError` if devices are on other machines: their sockets are there.
+        Devices of other machines are asked every `ASK_S` seconds instead of watched.
         """
-        if any(one.socket is None for one in self._devices.values()):
-            raise ApiError(409, "nobody watches devices of other machines: ask again instead")
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
-        watches = [_DeviceWatch(one, response) for one in self._devices.values()]
+        watches = [
+            _DeviceWatch(one, response) if one.socket else _AskedDevice(one, response, request)
+            for one in self._devices.values()
+        ]
         tasks = [asyncio.create_task(one.keep()) for one in watches]
         try:
             with suppress(TimeoutError):
@@ -81,7 +83,7 @@ class _DeviceWatch:
         while True:
             try:
                 await self._tell()
-            except (aiohttp.ClientError, DeviceAway, DeviceRefused, OSError):
+            except (aiohttp.ClientError, DeviceAway, DeviceRefused, msgspec.DecodeError, OSError):
                 pass
             except _ClientGone:
                 return
@@ -93,6 +95,7 @@ class _DeviceWatch:
         raised.
         """
         async with self._calls.session() as http, http.get("/watch", timeout=FOREVER) as told:
+            told.raise_for_status()
             now, before = await self._calls.tenants(), self._seen
             self._seen = now
             self._revision = max(self._revision, now.revision)
@@ -104,7 +107,7 @@ class _DeviceWatch:
                 await self._write(msgspec.json.decode(line, type=StateChange))
 
     async def _write(self, change: StateChange) -> None:
-        """Write a line to the client. Raises `_ClientGone`."""
+        """Write a line to the client. Raises `_ClientGone` if the client has gone."""
         self._revision = max(self._revision, change.revision)
         line = msgspec.structs.replace(change, device=self._calls.device, revision=self._revision)
         try:
@@ -113,11 +116,48 @@ class _DeviceWatch:
             raise _ClientGone from None
 
 
+class _AskedDevice(_DeviceWatch):
+    """Part of a watch that covers a device of another machine, whose server is asked again and
+    again. Acts of other operators are not told, and states that last less than `ASK_S` are missed.
+    """
+
+    def __init__(
+        self, calls: DeviceCalls, response: web.StreamResponse, request: web.Request
+    ) -> None:
+        super().__init__(calls, response)
+        self._request = request
+
+    async def _tell(self) -> None:
+        while True:
+            now, before = await self._calls.tenants(), self._seen
+            self._seen, self._revision = now, max(self._revision, now.revision)
+            self.begun.set()
+            await self.tells.wait()
+            for change in changed(before, now) if before is not None else ():
+                await self._write(change)
+            if self._request.transport is None or self._request.transport.is_closing():
+                raise _ClientGone
+            await asyncio.sleep(ASK_S)
+
+
+def changed(before: TenantsTold, now: TenantsTold) -> list[StateChange]:
+    """Lines about the tenants whose state has begun between two answers, or that have gone."""
+    had = {one.name: one for one in before.tenants}
+    began = {one.name: one.since for one in now.tenants}
+    return [
+        msgspec.structs.replace(
+            line, before=had[line.tenant].state if line.tenant in had else ABSENT
+        )
+        for line in _since(before, now)
+        if line.tenant not in had or began.get(line.tenant) != had[line.tenant].since
+    ]
+
+
 def _since(before: TenantsTold, now: TenantsTold) -> list[StateChange]:
     """Lines about all tenants after an interruption, also about those that have gone."""
     there = {one.name for one in now.tenants}
     gone = [one.name for one in before.tenants if one.name not in there]
-    told = [(one.name, one.state, one.reason, False) for one in now.tenants]
+    told = [(one.name, one.state, one.reason, one.removed) for one in now.tenants]
     told += [(name, ABSENT, "", True) for name in gone]
     return [
         StateChange(

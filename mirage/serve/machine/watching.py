@@ -22,22 +22,33 @@ ASLEEP = frozenset({*GONE, *BROKEN, LifeState.SLEEPING})
 
 
 class WatchedDevice:
-    """A device that is watched. Call `look` before anything else. Times are seconds."""
+    """A device that is watched. Call `look` before anything else. Times are by `time.monotonic`."""
 
     def __init__(self, served: DirectedDevice, now: float) -> None:
         self.served, self._answered, self._now = served, now, now
         self._pid, self._since = 0, 0
         self.tenants: dict[str, TenantStatus] = {}
         """Status of each tenant at the last answer."""
+        self._routers = frozenset[str]()
+        """Machines whose routers were connected at the last answer."""
+        self._own_router = False
+        """True if the device's own router was connected at the last answer."""
 
     @property
     def away_s(self) -> float:
-        """Seconds from the last answer to the last look."""
+        """Seconds from the last answer to the last look; 0 while the device's server is awaited."""
         return self._now - self._answered
 
     def waited(self, now: float) -> None:
         """Count the device's silence from now on, because no look was possible before."""
         self._answered = self._now = now
+
+    @property
+    def is_reached(self) -> bool:
+        """True if its server answered the last look, and all routers that pass requests to it were
+        connected: its own one, and those of other machines."""
+        there = self.served.standing is DeviceStanding.THERE and not self.away_s
+        return there and self._own_router and self.served.routers <= self._routers
 
     def is_lost(self, away_s: float) -> bool:
         """True if its machine was lost, or its server was silent for `away_s` seconds or more."""
@@ -49,27 +60,31 @@ class WatchedDevice:
         """
         self._now = now
         if self.served.standing is not DeviceStanding.THERE:
-            self._answered = now
+            self._answered, self._routers, self._own_router = now, frozenset(), False
             return []
+        ended: list[SeenRequest] = []
         try:
             told = await self.served.calls.tenants()
             if told.server.pid != self._pid:  # another server counts anew
                 self._pid, self._since = told.server.pid, 0
             self.tenants = {one.name: one for one in told.tenants}
-            ended = await self._ended()
+            self._routers = frozenset(told.server.routers)
+            self._own_router = told.server.own_router
+            while await self._read(ended):
+                pass
         except (DeviceAway, DeviceRefused):
-            return []
+            return ended
         self._answered = now
         return ended
 
-    async def _ended(self) -> list[SeenRequest]:
-        ended: list[SeenRequest] = []
-        while True:
-            page = await self.served.calls.past(self._since)
-            self._since += len(page.requests)
-            ended += [SeenRequest(r.t, r.tenant, r.prompt, r.output) for r in page.requests]
-            if page.next_since is None:
-                return ended
+    async def _read(self, ended: list[SeenRequest]) -> bool:
+        """Read a page of ended requests and append them; True if another page follows. Raises
+        `DeviceAway` if the device's server does not answer, and `DeviceRefused` if it answers with
+        an error."""
+        page = await self.served.calls.past(self._since)
+        self._since = page.last
+        ended += [SeenRequest(r.t, r.tenant, r.prompt, r.output) for r in page.requests]
+        return page.next_since is not None
 
 
 class SeenLoad(NamedTuple):
@@ -80,16 +95,27 @@ class SeenLoad(NamedTuple):
 
 
 class MachineWatch:
-    """All devices under watch, and the history of their requests."""
+    """All devices under watch, and the history of their requests. Devices may be added."""
 
     def __init__(self, devices: Mapping[str, DirectedDevice], section: PlacementSection) -> None:
-        now = time.monotonic()
-        self._away_s = section.away_s
-        self._devices = {name: WatchedDevice(one, now) for name, one in devices.items()}
+        self._away_s, self._served = section.away_s, devices
+        self._devices: dict[str, WatchedDevice] = {}
+        self._adds()
         self._history = LoadHistory(section.window_s, section.windows, time.time())
+
+    def ruled(self, section: PlacementSection) -> None:
+        """Use the times of `section` from now on."""
+        self._away_s = section.away_s
+        self._history.ruled(section.window_s, section.windows, time.time())
+
+    def _adds(self) -> None:
+        """Watch the devices that were added."""
+        for name in self._served.keys() - self._devices.keys():
+            self._devices[name] = WatchedDevice(self._served[name], time.monotonic())
 
     async def look(self) -> None:
         """Look at all devices, and note the requests that have ended."""
+        self._adds()
         now = time.monotonic()
         for ended in await asyncio.gather(*(one.look(now) for one in self._devices.values())):
             self._history.add(ended)
@@ -108,15 +134,16 @@ class MachineWatch:
 
     @property
     def is_whole(self) -> bool:
-        """True if all devices that are not lost have answered the last look."""
+        """True if all devices have answered the last look, but for those that are lost, and those
+        whose machine or server is awaited."""
         return all(not one.away_s for name, one in self._devices.items() if name not in self.lost)
 
     def serves(self, model: str, device: str) -> bool:
-        """True if the device answered the last look, and `model` is ready there."""
+        """True if the device answered the last look, routers reach it, and `model` is ready
+        there."""
         one = self._devices[device]
         status = one.tenants.get(model)
-        there = one.served.standing is DeviceStanding.THERE and not one.away_s
-        return there and status is not None and status.state == LifeState.READY
+        return one.is_reached and status is not None and status.state == LifeState.READY
 
     @property
     def present(self) -> DevicePlacement:

@@ -21,7 +21,7 @@ WORDS = {Kind.KV: "idle KV memory"}
 def loan_decisions(changes: Iterable[LoanChange], epoch: float) -> list[Decision]:
     """Newest change of each pair of lender and borrower; `changes` are in the order of their times.
 
-    `epoch` is the time of the loan book's clock at 0, in seconds since 1970.
+    `epoch` is the time at which the loan book's clock was 0, in seconds since 1970.
     """
     every: dict[Pair, list[LoanChange]] = {}
     for change in changes:

@@ -37,7 +37,9 @@ class Latencies(msgspec.Struct, frozen=True):
 
     requests: int
     ttft_p50_s: float | None = None
-    """Time to the first token. This and the others are of streamed answers only."""
+    """Time to the first token. This and the other times are of streamed answers only; `requests`
+    counts all answers.
+    """
     ttft_p99_s: float | None = None
     tpot_p50_s: float | None = None
     """Time per output token after the first one."""
@@ -63,7 +65,7 @@ class OverviewTenant(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     """Reason of the state; empty if there is none, or if the client may not see it."""
     next: str
-    """Event that will end the state by itself, in words; ``-`` without one."""
+    """Event that will end the state by itself, in words; ``-`` if there is none."""
     memory: RoleBytes
     share_bytes: int | None
     """Bytes that are guaranteed to it while it is awake; None if unknown."""

@@ -15,7 +15,8 @@ KEPT = 11
 
 
 class CounterReading(NamedTuple):
-    """Counters of one engine at one time."""
+    """Counters of one engine at one time, each since the engine's start: requests that began to
+    run, tokens computed, and prompt tokens among them."""
 
     started: int
     tokens: int
@@ -23,7 +24,7 @@ class CounterReading(NamedTuple):
 
 
 class EnginePace:
-    """Last readings of all engines' counters."""
+    """Counters of all engines at the last `KEPT` readings, from which rates are computed."""
 
     def __init__(self) -> None:
         self._readings: deque[tuple[float, dict[str, CounterReading]]] = deque(maxlen=KEPT)
@@ -42,7 +43,8 @@ class EnginePace:
         self._readings.append((t, read))
 
     def rates(self, tenant: str) -> EngineRates | None:
-        """Rates of a tenant's present engine; None without two readings of it.
+        """Rates of a tenant's present engine between its oldest and its newest reading; None if it
+        has fewer than two.
 
         Counters that have fallen show that a reading is of an earlier engine.
         """

@@ -16,10 +16,10 @@ from mirage.folder import reading
 from mirage.folder.model_config import read_config
 from mirage.folder.tokenizer import SETTINGS, Settings
 from mirage.hub.fetched import Say
-from mirage.serve import ask
 from mirage.serve.apply.source import Written, hash_of
-from mirage.serve.hubs import CODE, outlined
-from mirage.serve.preflight import refusal, refused_here
+from mirage.serve.launch import vllm_facts
+from mirage.serve.launch.preflight import refusal, refused_here
+from mirage.serve.models.hubs import CODE, outlined
 from mirage.serve.proposal.machine import this_machine
 from mirage.serve.proposal.proposing import LONGEST, HostMachine, OfferedModel, Proposal, propose
 from mirage.serve.proposal.words import TRUST, NamedModel, is_config, named
@@ -31,23 +31,27 @@ def source_of(
     words: Sequence[str],
     trusted: Sequence[str],
     memory: str | None,
-    probe: ask.Probe,
+    probe: vllm_facts.Probe,
     say: Say,
     write_to: Path | None = None,
 ) -> tuple[Path, Written | None]:
     """Configuration file that the words name, and None; or the words as a path, and a proposal.
 
     `trusted` are the models whose own code may run. The proposal is printed by `say`, and written
-    to `write_to` unless that is None. Raises as `proposed`.
+    to `write_to` unless that is None. Raises `InputRefused` for a model that cannot be served, or
+    not on this machine, for `trusted` models or `write_to` beside a configuration file, and if
+    `write_to` exists. Raises `CommandFailed` if a hub fails.
     """
     first = Path(words[0])
     if len(words) == 1 and is_config(words[0], folder=first.is_dir(), file=first.is_file()):
         if trusted or write_to is not None:
             option = "--write-config" if write_to is not None else TRUST
-            raise InputRefused(f"{option} is for models, and {words[0]} is a configuration file")
+            raise InputRefused(
+                f"{option} works only with models, and {words[0]} is a file: leave it out"
+            )
         return first, None
     if write_to is not None and write_to.exists():
-        raise ConfigError(f"--write-config {write_to}: it is there: name another file")
+        raise ConfigError(f"--write-config {write_to}: it exists already: name another file")
     proposal, written = proposed(words, trusted, memory, probe, say)
     for line in proposal.lines:
         say(f"proposed: {line}")
@@ -58,7 +62,11 @@ def source_of(
 
 
 def proposed(
-    words: Sequence[str], trusted: Sequence[str], memory: str | None, probe: ask.Probe, say: Say
+    words: Sequence[str],
+    trusted: Sequence[str],
+    memory: str | None,
+    probe: vllm_facts.Probe,
+    say: Say,
 ) -> tuple[Proposal, Written]:
     """Proposal for models in folders or at a hub, which takes some ten seconds; also as `Written`.
 
@@ -75,7 +83,7 @@ def proposed(
         tenants = [t.model_copy(update={"max_model_len": lengths[t.name]}) for t in seen.tenants]
         seen = seen.model_copy(update={"tenants": tenants})
         if not (refused := refused_here(seen)):
-            facts, refused = ask.ask(seen, probe)
+            facts, refused = vllm_facts.ask(seen, probe)
         commits = {tenant.name: tenant.model.name for tenant in seen.tenants}
     if refused:
         raise refusal(refused)
@@ -97,7 +105,8 @@ def text(proposal: Proposal) -> str:
 
 
 def write(proposal: Proposal, file: Path) -> None:
-    """Write a proposal to a new file. Raises `ConfigError`, also if the file exists."""
+    """Write a proposal to a new file. Raises `ConfigError` if it exists, or cannot be
+    written."""
     try:
         with file.open("x", encoding="utf-8") as opened:
             opened.write(text(proposal))
@@ -117,9 +126,8 @@ def _asked(models: Sequence[NamedModel], machine: HostMachine) -> dict[str, Any]
 
 
 def _longest(tenant: TenantSection, machine: HostMachine) -> int:
-    """Most tokens of a request that the tenant's model allows, as far as its folder tells.
-
-    On a host no more than `LONGEST`.
+    """Most tokens of a request that the tenant's model allows by its folder, on a host no more than
+    `LONGEST`; the tenant's `max_model_len` if the folder tells no number.
     """
     said = read_config(tenant.model)
     stacks = [stack for stack in (said, said.text_config) if stack is not None]

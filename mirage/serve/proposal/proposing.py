@@ -1,7 +1,7 @@
 """Proposal of a configuration: device memory, shares and longest requests. Pure.
 
 A share holds the parameters and one longest request of its model; the rest of the device is divided
-evenly. Models that do not all fit come and go (docs/roster.md).
+evenly. Models that do not all fit sleep and wake as requests need them (docs/roster.md).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from mirage.config import Config
 from mirage.errors import InputRefused
 from mirage.facts import KVGroups, ModelFacts
-from mirage.serve.fit import fit, least_kv_bytes, parameter_bytes, with_shares
+from mirage.serve.fit.fit import fit, least_kv_bytes, parameter_bytes, with_shares
 from mirage.units import GIB, MIB, align_up, size
 
 Kind = Literal["host", "cuda"]
@@ -26,7 +26,9 @@ BESIDE: Mapping[str, int] = {"host": 0, "cuda": 3 * GIB}
 KEPT = 0.02
 """Fraction of a GPU's memory that is left free."""
 AT_ONCE = 8
-"""Number of longest requests of each model for which host memory is proposed."""
+"""Number of longest requests of each model that a proposed device of host memory holds at the same
+time.
+"""
 LONGEST: Mapping[str, int | None] = {"host": 4096, "cuda": None}
 """Most tokens of a request that are proposed; None leaves it to the model."""
 ROUNDED = 1e-6
@@ -34,8 +36,8 @@ ROUNDED = 1e-6
 LEAST = 1024
 """Tokens below which the limit of requests is not lowered."""
 FOR_LONGEST = 0.5
-"""Most of the memory that parameters leave, as a fraction, for one longest request of each
-model.
+"""Largest fraction of the memory beyond the least shares (parameters, and a request of `LEAST`
+tokens) that longer requests of all models may take together.
 """
 PAGE: Mapping[str, int] = {"host": 64 * 1024, "cuda": 2 * MIB}
 
@@ -70,7 +72,7 @@ class Proposal(NamedTuple):
 
     raw: dict[str, Any]
     together: bool
-    """False if not all models fit at once, so that they come and go."""
+    """False if not all models fit at the same time, so that they come and go."""
     lines: tuple[str, ...]
 
 
@@ -131,6 +133,9 @@ class _Device(NamedTuple):
 def _room(machine: HostMachine, models: int, weights: int, least: int) -> tuple[bool, int]:
     """True if layers may move, for which host memory needs a copy of them; and the bytes of the
     device that models may have.
+
+    `models` is the number of models, `weights` the bytes of all their parameters, and `least` the
+    most bytes that any of them needs to be served.
     """
     host = machine.host_bytes - models * ENGINE_BYTES
     if machine.asked is not None:
@@ -144,8 +149,8 @@ def _room(machine: HostMachine, models: int, weights: int, least: int) -> tuple[
 def _memory(
     machine: HostMachine, models: Sequence[OfferedModel], weights: int, room: int, page: int
 ) -> int:
-    """Bytes of the proposed device: all room of a GPU; on a host, what `AT_ONCE` longest requests
-    need.
+    """Bytes of the proposed device: all room of a GPU; on a host, parameters and `AT_ONCE` longest
+    requests of each model, if there is room for so much.
     """
     if machine.kind == "cuda":
         return room // MIB * MIB
@@ -154,7 +159,9 @@ def _memory(
 
 
 def _least(one: OfferedModel, page: int) -> int:
-    """Least bytes of the device with which a model can be served."""
+    """Least bytes of the device with which a model can be served, for requests of at most `LEAST`
+    tokens.
+    """
     facts = _facts(one.facts, min(one.longest, LEAST))
     return parameter_bytes(facts, page) + least_kv_bytes(facts, page) + page
 
@@ -162,8 +169,8 @@ def _least(one: OfferedModel, page: int) -> int:
 def _shares(
     device: _Device, models: Sequence[OfferedModel]
 ) -> tuple[list[float | None], list[int]]:
-    """Share of each model in per cent, None if they come and go; and tokens of its longest
-    request.
+    """Share of each model in per cent, or None for each if not all fit; and the tokens of each
+    model's longest request.
     """
     halvings = max(one.longest for one in models).bit_length()
     tokens = [_halved(one.longest, halvings) for one in models]

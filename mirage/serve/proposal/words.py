@@ -30,7 +30,7 @@ class NamedModel(NamedTuple):
 def is_config(word: str, *, folder: bool, file: bool) -> bool:
     """True if `word` names a configuration file, which may be missing.
 
-    `folder` and `file` tell if a folder or file of that name exists.
+    `folder` and `file` tell whether a folder or file of that name exists.
     """
     return file or (not folder and (word.endswith(SUFFIXES) or hub_name(word) is None))
 

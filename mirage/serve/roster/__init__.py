@@ -1,1 +1,1 @@
-"""Tenants that come and go where not all fit on the device: carries out the roster's orders."""
+"""Tenants that sleep and wake where not all fit on the device: carries out the roster's orders."""

@@ -1,7 +1,8 @@
 """Attendance: carries out the roster's orders, with a clock, engines and requests.
 
 The roster decides which tenants of a device are awake; this module obeys, and tells the roster the
-results. All happens on the event loop; each event is followed by all that it entails, at once.
+results. All happens on the event loop: after each event the orders that follow from it are carried
+out immediately.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from mirage.control.roster.specs import TenantSpec
 from mirage.control.roster.states import LifeEvent, LifeState, UnexpectedEventError
 from mirage.control.time_counts import TimeCounts
 from mirage.protocol import Report
-from mirage.serve.device_health import DeviceHealth
+from mirage.serve.health.device_health import DeviceHealth
 from mirage.serve.roster.ticket import NotInTime, Ticket, TicketState
 
 LONGEST_REST_S = 5.0
@@ -60,7 +61,8 @@ class Acts(Protocol):
 
 
 class Attendance:
-    """Roster of one device, carried out. `keep` has to run. Times are seconds of `clock`."""
+    """Executor of the roster's orders for one device, which also holds requests back until their
+    tenants are ready. `keep` has to run. Times are seconds of `clock`."""
 
     def __init__(
         self,
@@ -89,7 +91,7 @@ class Attendance:
         again.
         """
         self._counted: dict[str, int] = {}
-        """Running requests of each tenant that routers passed on by themselves."""
+        """Number of running requests of each tenant that routers passed on without asking."""
         self._ending: dict[str, list[Ticket]] = {}
         """Requests that came while a tenant's engine was about to end; the roster does not know of
         them.
@@ -110,7 +112,8 @@ class Attendance:
         """Remove a tenant: its requests have `drain_s` seconds to end, None for the roster's own
         time.
 
-        `Acts.gone` is called when its engine has ended. Raises `NoSuchMemberError`.
+        `Acts.gone` is called when its engine has ended. Raises `NoSuchMemberError` for an unknown
+        tenant.
         """
         self.roster.wished(name, LifeState.STOPPED, self._clock(), drain_s)
         self.roster.removed(name)
@@ -119,7 +122,8 @@ class Attendance:
     # -- requests -----------------------------------------------------------------------
 
     def ask(self, name: str) -> Ticket:
-        """Ticket for a new request to a tenant. Raises `NotInTime`."""
+        """Ticket for a new request to a tenant, which wakes or starts for it if need be. Raises
+        `NotInTime` if the request is refused immediately."""
         ticket = Ticket(lambda ticket: self._over(name, ticket))
         if (ending := self._ending.get(name)) is not None:
             if len(ending) >= self.roster.members[name].spec.queued:
@@ -133,7 +137,7 @@ class Attendance:
         return ticket
 
     def passes(self, name: str) -> bool:
-        """True if routers may pass requests on to a tenant without asking."""
+        """True if routers may pass requests on to a tenant without asking the supervisor."""
         member = self.roster.members.get(name)
         if member is None:
             return True  # it was refused, and has no engine
@@ -145,8 +149,8 @@ class Attendance:
         return self._lives.get(name, 0)
 
     def counted(self, name: str, life: int, running: int) -> None:
-        """Note the number of `running` requests that routers passed on by themselves to engine
-        `life`.
+        """Note the number of `running` requests that routers passed on, without asking the
+        supervisor, to the tenant's engine with the number `life`.
 
         A count for an engine that has ended is ignored.
         """
@@ -170,7 +174,8 @@ class Attendance:
         return [m.name for m in members if m.state is LifeState.DRAINING and m.unconfirmed]
 
     def confirmed(self, name: str) -> None:
-        """Note that all routers know that a tenant drains, so that its count is final."""
+        """Note that all routers know that a tenant drains, so that the count of its running
+        requests can no longer grow."""
         self.roster.confirmed(name)
         self.settle()
 
@@ -220,8 +225,8 @@ class Attendance:
     # -- engines ------------------------------------------------------------------------
 
     def started(self, name: str, seconds: float) -> None:
-        """Note that an engine serves, `seconds` after its start began; this predicts the next
-        start.
+        """Note that an engine serves, `seconds` after its start began; the next start is predicted
+        to take as long, or as long as a wake if that is more.
         """
         member = self.roster.members[name]
         cold_s = max(seconds, member.times.wake_s)
@@ -299,7 +304,8 @@ class Attendance:
     # -- operators ----------------------------------------------------------------------
 
     def wish(self, name: str, state: LifeState, drain_s: float | None = None) -> None:
-        """Bring a tenant to state `state`, as an operator wants. Raises `NoSuchMemberError`.
+        """Bring a tenant to state `state`, as an operator wants. Raises `NoSuchMemberError` for an
+        unknown tenant.
 
         Running requests have `drain_s` seconds to end, None for the roster's own time.
         """
@@ -307,7 +313,8 @@ class Attendance:
         self.settle()
 
     def restart(self, name: str, drain_s: float | None = None) -> None:
-        """Stop a tenant, and start it again, as an operator wants. Raises `NoSuchMemberError`.
+        """Stop a tenant, and start it again, as an operator wants. Raises `NoSuchMemberError` for
+        an unknown tenant.
 
         Running requests have `drain_s` seconds to end, None for the roster's own time.
         """
@@ -336,7 +343,8 @@ class Attendance:
     # -- deciding -----------------------------------------------------------------------
 
     async def keep(self) -> None:
-        """Decide again at each deadline of the roster. Never returns."""
+        """Decide again at each deadline of the roster, and at the latest after `LONGEST_REST_S`
+        seconds. Never returns."""
         while True:
             self.settle()
             self._news.clear()
@@ -347,8 +355,8 @@ class Attendance:
     def settle(self) -> None:
         """Carry out the roster's orders until there are none, then call `changed`.
 
-        A call from inside another one returns at once: that one goes on until nothing is left to
-        do.
+        A call from inside another one returns immediately: the outer call carries out the orders
+        that follow.
         """
         self._news.set()
         if self._settling:
@@ -412,7 +420,8 @@ class Attendance:
         self._acts.gone(name)
 
     def _tell(self, name: str, state: LifeState, now: float) -> None:
-        """Log that a tenant has woken, sleeps or has stopped, with the seconds that took."""
+        """Log that a tenant has woken or sleeps, with the seconds that this took, or has
+        stopped."""
         begun = self._begun.pop(name, None)
         if state in (LifeState.WAKING, LifeState.DRAINING):
             self._begun[name] = now

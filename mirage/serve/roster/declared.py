@@ -22,7 +22,7 @@ from mirage.control.roster.rules import RosterRules
 from mirage.control.roster.specs import TenantSpec
 from mirage.control.rules import Rules
 from mirage.protocol import ModelShape
-from mirage.serve.fit import Fit
+from mirage.serve.fit.fit import Fit
 from mirage.units import ceil_div
 
 LINK_BYTES_S = 5e9
@@ -100,6 +100,6 @@ def shape_of(config: Config, fit: Fit) -> ModelShape:
 
 
 def together_awake(config: Config, fits: Mapping[str, Fit]) -> AtOnce:
-    """Number of tenants that can be awake at once, as bounds."""
+    """Number of tenants that can be awake at the same time, as bounds."""
     every = [bytes_of(config, config.tenant(name), fit) for name, fit in fits.items()]
     return at_once(every, config.device.memory)

@@ -1,4 +1,4 @@
-"""One request as its tenant's attendance sees it: waiting, passed on, or refused."""
+"""One request that asks the supervisor for its tenant: waiting, passed on, or refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ class NotInTime(Exception):
 
 
 class TicketState(Enum):
-    """State of a request that waits for its tenant."""
+    """State of a ticket: its request waits for the tenant, was passed on, was refused, or is
+    over."""
 
     WAITING = auto()
     PASSED = auto()
@@ -29,7 +30,8 @@ class TicketState(Enum):
 
 
 class Ticket:
-    """A request. `admitted` returns once it may be passed on. Call `over` when it has ended."""
+    """A request to a tenant. `admitted` returns once the request may be passed on to the engine.
+    The caller calls `over` when the request has ended."""
 
     def __init__(self, left: Callable[[Ticket], None]) -> None:
         """`left` is called with this ticket when the request is over, in any state."""
@@ -48,7 +50,7 @@ class Ticket:
             raise NotInTime(self.retry_s, self.why)
 
     def passes(self) -> None:
-        """Let the request pass: its tenant is ready."""
+        """Pass the request on: its tenant is ready, so that the wait ends."""
         self.state = TicketState.PASSED
         self._answered.set()
 

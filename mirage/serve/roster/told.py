@@ -1,4 +1,4 @@
-"""Lines of `mirage check` about tenants that come and go. Pure."""
+"""Lines of `mirage check` about tenants that sleep and wake as requests need them. Pure."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from mirage.config import Config, Policy
 from mirage.control.roster.needs import StateBytes
-from mirage.serve.fit import Fit
-from mirage.serve.outlook import Speeds
+from mirage.serve.fit.fit import Fit
+from mirage.serve.fit.outlook import Speeds
 from mirage.serve.roster.declared import bytes_of, roster_of, together_awake
 from mirage.units import size
 
@@ -16,7 +16,7 @@ LOST = "the KV cache of one that sleeps is lost: tiers.host keeps it"
 
 
 def roster_lines(config: Config, fits: Mapping[str, Fit], speeds: Speeds) -> list[str]:
-    """Lines for the terminal; none if all tenants fit and stay.
+    """Lines for the terminal; none if no tenant comes and goes, or no tenant fits.
 
     Raises `NeverServedError` for a tenant that can never start.
     """

@@ -1,4 +1,4 @@
-"""Messages between the router and the supervisor, over the line of `mirage.wire`.
+"""Messages between the router and the supervisor, over a connection of `mirage.wire`, the *line*.
 
 The router connects and says hello; the answer, a `RouterWelcome`, has the facts that it needs
 first. Tables, keys and doors from the supervisor have revisions that grow. The router answers with
@@ -17,27 +17,29 @@ from mirage.serve.ends.ending import Ending
 from mirage.serve.routed.table import RouterTable
 from mirage.wire import Decoder, Message
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 LONGEST = 2**26
 """Most bytes of a message, such as a table of many keys."""
 MOST_SOCKETS = 253
 """Most sockets that can come with a hello: Linux passes no more descriptors at a time."""
 LINE = "line"
-"""Name of a supervisor's own socket in a question to a door, instead of its path."""
+"""Word for the supervisor's socket in a request to a device's door, instead of the socket's path.
+"""
 BEAT_S = 0.5
 """Seconds between two signs of life of a router."""
 
 
 class BlameMemory(msgspec.Struct, frozen=True):
-    """A router's evidence about requests that ended engines, to be passed on to the next router.
+    """Verdicts of a router on requests and keys that ended the engine of one tenant. The supervisor
+    passes them on to the next router, which would otherwise admit these requests again.
 
-    Times are by `time.monotonic`.
+    Times are by `time.monotonic`. Requests are named by the digests of their bodies.
     """
 
     culprits: dict[str, float] = {}
-    """Time until which each fingerprint is refused."""
+    """Time until which a request is refused, by the digest of its body."""
     suspected: dict[str, float] = {}
-    """Time until which each fingerprint is sent alone."""
+    """Time until which a request runs alone, by the digest of its body."""
     strikes: dict[str, list[float]] = {}
     """Times at which requests of each key ended the engine, by the key's name."""
     struck: dict[str, float] = {}
@@ -54,9 +56,10 @@ class RouterHello(Message, frozen=True):
 
 
 class AskAdmission(Message, frozen=True):
-    """Question if a request may be passed on to a tenant that is not `at_once`.
+    """Question of the router whether a request may be passed on to a tenant that is not `at_once`
+    in the table.
 
-    `number` is unique on this line.
+    `number` names the request in the answer; it is unique on this connection.
     """
 
     number: int
@@ -70,13 +73,17 @@ class RequestOver(Message, frozen=True):
 
 
 class TenantCount(Message, frozen=True):
-    """Counts of requests that the router passed on by itself to engine number `life`."""
+    """Counts of requests that the router passed on, without asking the supervisor, to the tenant's
+    engine with the number `life`.
+    """
 
     tenant: str
     life: int
     running: int
     passed: int
-    """Number of such requests since the router's start, ended ones included."""
+    """Number of requests to the tenant that the router has passed on without asking since its
+    start, to earlier engines too, ended ones included.
+    """
 
 
 class TableSeen(Message, frozen=True):
@@ -95,12 +102,15 @@ class EndJudged(Message, frozen=True):
     tenant: str
     words: str
     bodies: list[str]
-    """Fingerprints of requests that may have ended the engine."""
+    """Digests of the bodies of requests that may have ended the engine."""
     memory: BlameMemory
 
 
 class AnswersAwaited(Message, frozen=True):
-    """All waits for a tenant's engine that have lasted for at least one beat, by number."""
+    """The router's report of all its waits for answers of a tenant's engine that have lasted at
+    least `BEAT_S`, as the numbers that the router gave them. Each wait is one request's, for the
+    next part of its answer.
+    """
 
     tenant: str
     waits: list[int]
@@ -114,7 +124,8 @@ class RequestsEnded(Message, frozen=True):
 
 
 class Drained(Message, frozen=True):
-    """Answer to `RouterDrains`: new requests are refused, and none runs any more."""
+    """Answer of a router to `RouterDrains`: it refuses new requests, and the last request that it
+    had has ended."""
 
 
 class RouterAlive(Message, frozen=True):
@@ -127,11 +138,11 @@ class Beyond(msgspec.Struct, frozen=True):
     machine: str
     """Name of the router's machine."""
     token: str
-    """The cluster's key, by which doors open."""
+    """Token of the cluster's key, with which devices let the router in."""
 
 
 class RouterWelcome(Message, frozen=True):
-    """Answer to a hello: facts about the server when the line begins."""
+    """Answer of the supervisor to a router's hello: facts about the server at that time."""
 
     http: dict[str, Any]
     """Section `http` of the configuration."""
@@ -153,11 +164,15 @@ class RouterWelcome(Message, frozen=True):
     `router.door`.
     """
     beyond: Beyond | None = None
-    """Access to the devices if each is behind a door; else None."""
+    """Access to the devices of all machines, for a router of one machine; None for a device's own
+    router.
+    """
 
 
 class DoorsApply(Message, frozen=True):
-    """Addresses of all doors from now on, by device; other devices have none."""
+    """Addresses from now on at which the devices of all machines are reached (their doors); devices
+    that are missing here have none.
+    """
 
     revision: int
     doors: dict[str, str]
@@ -169,6 +184,10 @@ class TableApplies(Message, frozen=True):
 
     revision: int
     table: RouterTable
+    now: float
+    """Time by `time.monotonic` of the sender. Times in the table are by that clock, and a router on
+    another machine has another one.
+    """
 
 
 class KeysApply(Message, frozen=True):
@@ -179,7 +198,7 @@ class KeysApply(Message, frozen=True):
 
 
 class HttpApplies(Message, frozen=True):
-    """These limits of clients apply from now on."""
+    """Limits of clients that are in use from now on."""
 
     revision: int
     http: dict[str, Any]
@@ -193,13 +212,13 @@ class CertificateAgain(Message, frozen=True):
 
 
 class Admitted(Message, frozen=True):
-    """The request with this number may be passed on."""
+    """Answer to `AskAdmission`: the request with this number may be passed on."""
 
     number: int
 
 
 class NotAdmitted(Message, frozen=True):
-    """The request with this number is refused; see `NotInTime`."""
+    """Answer to `AskAdmission`: the request with this number is refused; see `NotInTime`."""
 
     number: int
     wait_s: float
@@ -214,21 +233,25 @@ class EngineEnded(Message, frozen=True):
 
 
 class AnswersLost(Message, frozen=True):
-    """Requests to a tenant whose answers will never come, by the numbers of their waits."""
+    """Order to end requests to a tenant, because their answers will never come. `waits` has the
+    numbers of their waits, as in `AnswersAwaited`.
+    """
 
     tenant: str
     waits: list[int]
 
 
 class RouterDrains(Message, frozen=True):
-    """Order to refuse new requests and end the others, as section `http` says.
+    """Order to refuse new requests and to end the running ones, after the times in section `http`.
 
     The router answers with `Drained`.
     """
 
 
 class RouterEnds(Message, frozen=True):
-    """Order to end, because the server ends."""
+    """Message that the server ends: the router that it has started ends too, any other router only
+    forgets the server's device.
+    """
 
 
 FromRouter = (

@@ -1,4 +1,4 @@
-"""Tenants in the form in which routes choose between replicas."""
+"""Tenants in the form in which `mirage.control.routes` chooses between replicas."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from mirage.control.routes.replica import Replica, RouteTarget
 from mirage.serve.routed.tenants import RoutedTenant
 
 ASKED = {LifeState.SLEEPING: LifeState.WAKING, LifeState.STOPPED: LifeState.STARTING}
-"""States in which to show a tenant that already has a waiting request: it is about to enter them,
-but its table does not say so yet.
+"""State to assume for a sleeping or stopped tenant that a request already waits for: the tenant is
+about to enter it, but the supervisor's table does not say so yet.
 """
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from mirage.control.roster.states import LifeState
+from mirage.serve.access.rates import NO_BOUNDS, NO_LIMITS, BodyBounds, RateLimits
 from mirage.serve.ends.comeback import ComebackTimes
-from mirage.serve.rates import NO_BOUNDS, NO_LIMITS, BodyBounds, RateLimits
 
 REACHABLE = frozenset({LifeState.READY, LifeState.DRAINING, LifeState.SLEEPING, LifeState.WAKING})
 """States in which a tenant has an engine that queues requests."""
@@ -56,7 +56,7 @@ class RoutedRow(msgspec.Struct, frozen=True):
 
     def comes_s(self, now: float) -> float:
         """Seconds from a request now until the tenant is ready, predicted from past wakes and
-        starts.
+        starts. `now` is by `time.monotonic`.
         """
         if self.state is LifeState.READY and self.at_once:
             return 0.0
@@ -66,7 +66,7 @@ class RoutedRow(msgspec.Struct, frozen=True):
 
     def wait_s(self, now: float) -> float | None:
         """Seconds after which a refused request may be served; None for a failed tenant without a
-        next start.
+        next start. `now` is by `time.monotonic`.
         """
         wait_s = self.comeback.wait_s(now)
         if wait_s is None and self.state is not LifeState.FAILED:
@@ -82,6 +82,14 @@ class RouterTable(msgspec.Struct, frozen=True):
     """Health of the device, with the reason if it has failed."""
     below: dict[str, Any] = {}
     """Health of memory below the device, in keys of ``/health``."""
+
+    def shifted(self, seconds: float) -> RouterTable:
+        """The table for a process whose clock is `seconds` ahead."""
+        rows = (
+            msgspec.structs.replace(row, comeback=row.comeback.shifted(seconds))
+            for row in self.tenants
+        )
+        return msgspec.structs.replace(self, tenants=tuple(rows))
 
     def health(self, *, reasons: bool = True) -> dict[str, Any]:
         """Body of ``/health``. `reasons` adds lines of logs, which not everybody may see."""

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from mirage.config import HANG_S
 from mirage.control.routes.pace import ReplicaPace
 from mirage.control.routes.quarantine import ReplicaQuarantine
-from mirage.serve.awaited import AwaitedAnswers
 from mirage.serve.ends.ending import Ending
 from mirage.serve.ends.strikes import MOST_STRIKES, STRUCK_S, KeyStrikes
 from mirage.serve.ends.suspects import Blame, RequestFacts, SuspectRefusal, Suspects
+from mirage.serve.health.awaited_answers import AwaitedAnswers
 from mirage.serve.routed.messages import BlameMemory, TenantCount
 from mirage.serve.routed.table import RoutedRow, RouterTable
 from mirage.serve.whatif.past import UntoldRequests
@@ -23,7 +23,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class RoutedTenant:
-    """Tenant on the router's side. `row` is replaced with each table. Times are seconds."""
+    """Tenant on the router's side. `row` is replaced with each table. Times are by
+    `time.monotonic`."""
 
     row: RoutedRow
     device: str = ""
@@ -39,11 +40,17 @@ class RoutedTenant:
     event.
     """
     engine: int = 0
-    """This router's own number of the present engine: another supervisor counts from the start."""
+    """This router's own number of the present engine. Unlike `RoutedRow.life` it goes on growing
+    when another supervisor takes over.
+    """
     running: int = 0
-    """Requests that run at the present engine, passed on without asking."""
+    """Number of requests that run at the present engine, and that this router passed on without
+    asking the supervisor.
+    """
     passed: int = 0
-    """Requests that were passed on without asking since the start, ended ones included."""
+    """Number of requests that this router has passed on without asking the supervisor since its
+    start, ended ones included.
+    """
     untold: UntoldRequests = field(default_factory=UntoldRequests)
     """Lengths and times of ended requests that the supervisor has yet to be told."""
     in_flight: int = 0
@@ -53,35 +60,35 @@ class RoutedTenant:
     def name(self) -> str:
         return self.row.name
 
-    def refuses(self, fingerprint: str, now: float) -> SuspectRefusal | None:
+    def refuses(self, body_digest: str, now: float) -> SuspectRefusal | None:
         """Refusal of a request that must not be sent to the engine now; None if it may be sent."""
         if self.quarantine is not None:
-            hold = self.quarantine.holds(self.name, fingerprint, now)
+            hold = self.quarantine.holds(self.name, body_digest, now)
             if hold is not None:
                 return SuspectRefusal(hold.wait_s, hold.known)
-        return self.suspects.refuses(fingerprint, now)
+        return self.suspects.refuses(body_digest, now)
 
     def begins(self, request: RequestFacts, now: float) -> int:
         """Note that a request is sent to the engine; returns its number for `ends`."""
         if self.quarantine is not None:
-            if self.quarantine.suspects(self.name, request.fingerprint, now):
-                self.suspects.suspects(request.fingerprint, now)
-            self.quarantine.begins(self.name, request.fingerprint)
+            if self.quarantine.suspects(self.name, request.body_digest, now):
+                self.suspects.suspects(request.body_digest, now)
+            self.quarantine.begins(self.name, request.body_digest)
             self.pace.begins(now)
         return self.suspects.begins(request)
 
-    def breaks(self, fingerprint: str, now: float) -> None:
+    def breaks(self, body_digest: str, now: float) -> None:
         """Note that the engine broke off a request that it had read, for a reason not known yet."""
         if self.quarantine is not None:
-            self.quarantine.breaks(self.name, [fingerprint], now)
+            self.quarantine.breaks(self.name, [body_digest], now)
 
-    def ends(self, number: int, fingerprint: str, now: float, *, well: bool) -> None:
+    def ends(self, number: int, body_digest: str, now: float, *, well: bool) -> None:
         """Note that request `number` has ended; `well` is true if it was answered without an
         error.
         """
         self.suspects.ends(number, now, well=well)
         if self.quarantine is not None:
-            self.quarantine.ends(self.name, fingerprint, now, well=well)
+            self.quarantine.ends(self.name, body_digest, now, well=well)
             self.pace.ends(now, well=well)
 
     def ended(self, ending: Ending, now: float) -> Blame:
@@ -92,7 +99,7 @@ class RoutedTenant:
         """
         blame = self.suspects.engine_ended(ending, now)
         if self.quarantine is not None:
-            there, known = {one.fingerprint for one in blame.there}, blame.culprit is not None
+            there, known = {one.body_digest for one in blame.there}, blame.culprit is not None
             self.quarantine.judged(self.name, there, blame.bodies, now, known=known)
         key = blame.culprit.key if blame.culprit is not None else ""
         if key and self.strikes.strike(key, now):
@@ -111,7 +118,8 @@ class RoutedTenant:
 
     @property
     def count(self) -> TenantCount:
-        """Counts of requests passed on without asking, for the supervisor."""
+        """Counts of the requests that this router passed on without asking the supervisor, for a
+        message to the supervisor."""
         return TenantCount(self.name, self.row.life, self.running, self.passed)
 
 
@@ -136,8 +144,8 @@ class RoutedTenants:
     def holds(self, table: RouterTable, *, first: bool = False) -> None:
         """Replace the table; `first` is true for the first table of a connection.
 
-        A tenant whose engine's number has changed begins to count anew, except in a first table for
-        an engine that was taken over.
+        A tenant whose engine's number has changed begins to count running requests anew, except in
+        a first table for an engine that was taken over.
         """
         self.table = table
         before, self._tenants = self._tenants, {}

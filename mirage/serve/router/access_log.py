@@ -1,4 +1,5 @@
-"""Access log: a line of JSON for each request that was answered, with its client and result.
+"""Access log: a line of JSON for each request that has ended, answered or left by its client, with
+its client and result.
 
 Lines contain nothing of a body, no header but the request's id, and no path: they name the route as
 it is registered, so that text which a client puts into a path or query stays out.
@@ -14,12 +15,12 @@ from typing import Any
 
 from aiohttp import web
 
-from mirage.serve.logs import FIELDS, JsonLine, ReopenedFile
-from mirage.serve.openai import Handler
+from mirage.serve.api.openai import Handler
+from mirage.serve.http.error_answers import identity
+from mirage.serve.logs.logs import FIELDS, JsonLine, ReopenedFile
 from mirage.serve.router.counted_as import COUNTED_AS
 from mirage.serve.router.gate import KEY, Passage
 from mirage.serve.router.metrics import CLIENT_LEFT
-from mirage.serve.unread import identity
 
 
 class AccessLog:

@@ -43,7 +43,8 @@ _decode = msgspec.json.Decoder(_Body).decode
 
 
 def affinity_of(headers: Mapping[str, str], route: str, body: bytes) -> str:
-    """Key of a request for text on `route`; empty if it has neither session nor prefix."""
+    """Key of a request on `route`; empty if it has neither session nor prefix, or the route
+    generates no text."""
     if route not in GENERATING:
         return ""
     if session := headers.get(SESSION_HEADER, ""):
@@ -65,7 +66,7 @@ def _session(values: Iterable[bytes]) -> str:
 
 
 def _prefix(values: Mapping[str, bytes]) -> str:
-    """Digest of the beginning of a conversation or text; empty if it is shorter than
+    """Digest of the beginning of a conversation or text; empty if the whole of it is shorter than
     `LEAST_BYTES`.
     """
     spoken = next((values[key] for key in SPOKEN if values[key] != b"null"), b"")
@@ -79,7 +80,12 @@ def _prefix(values: Mapping[str, bytes]) -> str:
 
 
 def _beginning(spoken: bytes) -> bytes:
-    """Messages of a conversation up to the first of a user, or the first bytes of a text."""
+    """Part of a conversation or text from which its prefix is computed: the messages up to and
+    including the first one of a user, or the first `LEAST_BYTES` of a text.
+
+    Of a conversation at most `MOST_BYTES` are looked at, and all of them count if no message there
+    is a user's.
+    """
     if spoken[:1] != b"[":
         return spoken[:LEAST_BYTES]
     text, decoder, at = spoken[:MOST_BYTES].decode(errors="ignore"), json.JSONDecoder(), 1

@@ -13,14 +13,15 @@ from aiohttp import web
 
 from mirage.config import HttpSection
 from mirage.serve.access.forms import AccessTable
+from mirage.serve.api.openai import Handler, errors_as_json
 from mirage.serve.clients.certificate import TlsCertificate
 from mirage.serve.clients.connection import ClientConnection, head_refusal
 from mirage.serve.clients.front import ClientFront
 from mirage.serve.clients.tls_site import TlsSite
-from mirage.serve.closing import Closing
-from mirage.serve.cors import CrossOrigins
-from mirage.serve.openai import Handler, errors_as_json
+from mirage.serve.http.cors import CrossOrigins
+from mirage.serve.http.error_answers import AnsweringRunner
 from mirage.serve.router.access_log import AccessLog
+from mirage.serve.router.closing import Closing
 from mirage.serve.router.devices import RoutedDevices
 from mirage.serve.router.door import DeviceDoor
 from mirage.serve.router.engines import EnginesConnected
@@ -28,11 +29,11 @@ from mirage.serve.router.gate import AccessGate
 from mirage.serve.router.link import SupervisorLink
 from mirage.serve.router.metrics import RouterMetrics
 from mirage.serve.router.own import OwnRoutes
+from mirage.serve.router.peer_silence import PeerSilence
 from mirage.serve.router.replica_address import addressed, check_route
 from mirage.serve.router.replica_metrics import ReplicaMetrics
 from mirage.serve.router.sight import RequestSight
 from mirage.serve.router.tenant_routes import MAX_BODY_BYTES, TenantRoutes
-from mirage.serve.unread import AnsweringRunner
 
 SHUTDOWN_S = 1.0
 
@@ -48,11 +49,12 @@ class Router:
 
         Each request gets a line in `access`, unless that is None.
         """
-        self.tenants, self._access = RoutedDevices(link), access
         welcome = link.welcome
+        http = HttpSection.model_construct(**welcome.http)  # it has been checked
+        self._silence = PeerSilence(http.silent_s)
+        self.tenants, self._access = RoutedDevices(link, self._silence), access
         self.metrics = RouterMetrics(self.tenants)
         self.gate = AccessGate(self.tenants, self.metrics)
-        http = HttpSection.model_construct(**welcome.http)  # it has been checked
         tls = welcome.http["tls"]
         self._certificate = tls and TlsCertificate(*_files(tls))
         self._front = ClientFront(http)
@@ -66,7 +68,7 @@ class Router:
         self._own = OwnRoutes(
             self.tenants, sight, self.gate, self.metrics, self._closing, self._engines
         )
-        self._door = DeviceDoor(link, self.gate)
+        self._door = DeviceDoor(link, self.gate, self._silence)
         self._tenant_routes = TenantRoutes(
             self.tenants,
             sight,
@@ -120,17 +122,18 @@ class Router:
         self.gate.holds(keys)
 
     def opens(self, doors: dict[str, str]) -> None:
-        """Replace the addresses of devices' doors: URLs by the devices' names."""
+        """Replace the URLs of doors; `doors` maps a device's name to its URL."""
         self.tenants.opens(doors)
 
     def limits(self, http: dict[str, Any]) -> None:
-        """Have the limits of this section `http` from now on; requests that run end by them.
+        """Use the limits of this section `http` from now on, also for running requests.
 
-        `http.idle_s` holds for new connections. TLS begins and ends with the address alone.
+        `http.idle_s` holds for new connections only. TLS is neither begun nor ended.
         """
         section = HttpSection.model_construct(**http)  # it has been checked
         self._front.becomes(section)
         self._cors.becomes(section.cors)
+        self._silence.becomes(section.silent_s)
         if self._certificate is not None and http["tls"] is not None:
             self._certificate.moves(*_files(http["tls"]))
 

@@ -1,4 +1,5 @@
-"""A server that is asked for metrics on demand, and waited for only while it answers in time.
+"""A server that is asked for metrics or an overview on demand, and waited for only while it answers
+in time.
 
 Until a new answer comes, the last one is used. A server that was late is not waited for again until
 it has answered.
@@ -14,7 +15,7 @@ from typing import Any, Generic, TypeVar
 import aiohttp
 
 FRESH_S = 1.0
-"""Seconds between two questions to a server; a newer answer is fresh enough."""
+"""Least seconds between two questions to a server; a newer answer is fresh enough."""
 LIMIT_S = 5.0
 """Seconds after which a question is given up, and the last answer is dropped."""
 
@@ -22,7 +23,7 @@ T = TypeVar("T")
 
 
 class AskedSource(Generic[T]):
-    """Metrics of one server. Call `close` at the end."""
+    """Last answer of one server, which is asked anew on demand. Call `close` at the end."""
 
     def __init__(
         self, ask: Callable[[], Awaitable[T]], clock: Callable[[], float] = time.monotonic

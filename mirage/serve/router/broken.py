@@ -9,10 +9,10 @@ import time
 import aiohttp
 from multidict import CIMultiDict
 
-from mirage.serve.closing import Closing, ends
+from mirage.serve.api.openai import ApiError
 from mirage.serve.ends.suspects import RequestFacts
-from mirage.serve.openai import ApiError
 from mirage.serve.routed.tenants import RoutedTenant
+from mirage.serve.router.closing import Closing, ends
 from mirage.serve.router.engines import EngineConnections, EngineRequest
 from mirage.serve.router.refusals import ended_with
 
@@ -23,7 +23,8 @@ ended.
 
 
 class BrokenOff:
-    """Finds out how the engine ended that the tenant has when this object is made."""
+    """Finds out why a request broke off: by the end of the engine that its tenant had when this
+    object was made."""
 
     def __init__(
         self,
@@ -41,19 +42,20 @@ class BrokenOff:
 
         The wait takes `BLAME_S` seconds at most. `read` is false if the engine cannot have begun to
         read the request. The error names an engine's end, or just a lost connection if none is
-        known by then.
+        known by then. While the server ends, the error says so, and nothing is waited for.
         """
         if self._closing.begun:
             return ends()
         if read and not self._end.is_set():
-            self._tenant.breaks(self._told.fingerprint, time.monotonic())
+            self._tenant.breaks(self._told.body_digest, time.monotonic())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(BLAME_S):
                 await self._end.wait()
         blame = self._tenant.suspects.blame(number)
         if blame is not None:
-            return ended_with(self._told.model, self._told.fingerprint, blame)
-        what = type(error).__name__  # its message may have the path of a socket
+            return ended_with(self._told.model, self._told.body_digest, blame)
+        # The message of an exception may have the path of a socket.
+        what = error if isinstance(error, str) else type(error).__name__
         return ApiError(
             502, f"model {self._told.model!r}: the connection to its engine was lost ({what})"
         )

@@ -11,15 +11,15 @@ from mirage.serve.router.gate import Passage
 
 @dataclass
 class CountedAs:
-    """Tenant, device and status that one request is counted by."""
+    """Tenant, device and HTTP status under which one request is counted and logged."""
 
     tenant: str = ""
     device: str = ""
     """Name of the tenant's device; empty if there is only one."""
     status: int = 500
-    """Status to count; 500 holds for a request that ends by an unforeseen error."""
+    """HTTP status; 500 stays for a request that ends by an unforeseen error."""
     passage: Passage | None = None
-    """Limits' record of the request; None until the request is let in."""
+    """Record of the request for the limits of its key and tenant; None until it is let in."""
 
 
 COUNTED_AS = web.RequestKey("mirage_counted_as", CountedAs)

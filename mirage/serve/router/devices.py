@@ -1,4 +1,6 @@
-"""A router's lines: to the only supervisor, or also to the servers of several devices."""
+"""Connections of a router, its lines: to the only supervisor, or also to the servers of several
+devices.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +16,18 @@ from mirage.serve.access.forms import AccessTable
 from mirage.serve.routed.replicas import replica_of
 from mirage.serve.routed.tenants import RoutedTenant
 from mirage.serve.router.link import AGAIN_S, SupervisorLink
+from mirage.serve.router.peer_silence import PeerSilence
 from mirage.serve.router.reach import DoorAway, DoorReach, Reach
 from mirage.serve.router.ticket import RouterTicket
-from mirage.serve.together import together
+from mirage.serve.tasks import together
 from mirage.wire import Broken
 
 DRAIN_LOOK_S = 0.05
 
 
 class _OtherDuties:
-    """Duties of a line to one of several devices: keys, limits, doors and certificate come by the
-    first line.
+    """Receiver of the orders of one of several devices' servers. It ignores orders about keys,
+    limits, doors and the certificate, which come from the process above the devices.
     """
 
     def __init__(self, link: SupervisorLink) -> None:
@@ -43,17 +46,21 @@ class _OtherDuties:
         """Do nothing."""
 
     async def drain(self) -> None:
-        """Send this device no new requests; return when none runs there."""
+        """Send this device no new requests; return when the last one that runs there has ended."""
         self._link.drains = True
         while any(one.in_flight for one in self._link.tenants):
             await asyncio.sleep(DRAIN_LOOK_S)
 
 
 class RoutedDevices:
-    """Tenants of all lines. Each model has one tenant, or replicas on several devices."""
+    """Tenants of all devices, as their servers tell them over the lines. Each model has one tenant,
+    or replicas on several devices.
+    """
 
-    def __init__(self, first: SupervisorLink) -> None:
-        """`first` is the line to the supervisor, which has answered this router's hello."""
+    def __init__(self, first: SupervisorLink, silence: PeerSilence) -> None:
+        """`first` is the line to the supervisor, which has answered this router's hello. `silence`
+        breaks connections with machines that are silent for too long.
+        """
         self.first = first
         self.routes = Routes()
         self.rerouted: Counter[tuple[str, RequestFate]] = Counter()
@@ -62,7 +69,7 @@ class RoutedDevices:
         self._doors = (
             {}
             if beyond is None
-            else {name: DoorReach(beyond.token, beyond.machine) for name in devices}
+            else {name: DoorReach(beyond.token, beyond.machine, silence) for name in devices}
         )
         self.several = {
             name: SupervisorLink(
@@ -79,14 +86,14 @@ class RoutedDevices:
         """Lines to the servers that have tenants, by device; with only one its name is empty."""
 
     async def keep(self) -> None:
-        """Keep the lines to several devices, and connect again to each that is away. Never
-        returns.
+        """Keep the lines to several devices, and connect again to each that is away. Never returns,
+        unless there is only one device: then immediately.
         """
         await together(_kept(link) for link in self.several.values())
 
     def opens(self, doors: dict[str, str]) -> None:
-        """Replace the addresses of doors: URLs by the devices' names. One that is missing has
-        none.
+        """Replace the URLs of doors, at which devices of all machines are reached; `doors` maps a
+        device's name to its URL. A device that is missing there cannot be reached.
         """
         for name, reach in self._doors.items():
             reach.moves(doors.get(name, ""))
@@ -119,7 +126,7 @@ class RoutedDevices:
         return list(dict.fromkeys(name for one in self.served for name in one.row.names))
 
     def serving(self, model: str) -> list[RoutedTenant]:
-        """Tenants that have `model` among their names, those that can serve at once first."""
+        """Tenants that have `model` among their names, those that can serve immediately first."""
         found = [
             one
             for link in self.links.values()
@@ -131,13 +138,19 @@ class RoutedDevices:
         """A tenant in the form that routes choose from; `now` is monotonic seconds."""
         return replica_of(one, now, heard=self.links[one.device].is_up)
 
-    @property
-    def unknown(self) -> list[str]:
-        """Devices whose tenants are not known, since their servers start or are away."""
-        return [name for name, link in self.several.items() if not link.has_table.is_set()]
+    def away(self, model: str) -> list[str]:
+        """Devices that may have `model` although none serves it now: their servers start or are
+        away, or serve it but are about to end.
+        """
+        return [
+            name
+            for name, link in self.several.items()
+            if not link.has_table.is_set()
+            or (link.drains and link.tenants.serving(model) is not None)
+        ]
 
     def ask(self, tenant: RoutedTenant) -> RouterTicket:
-        """Ticket for a new request to a tenant. Raises `NotInTime`."""
+        """Ticket for a new request to a tenant. Raises `NotInTime` if it is refused now."""
         return self.links[tenant.device].requests.ask(tenant)
 
     # -- what is told -------------------------------------------------------------------

@@ -14,23 +14,29 @@ from weakref import WeakSet
 
 from aiohttp import web
 
+from mirage.serve.api.openai import ApiError
 from mirage.serve.ends.comeback import LOOK_AGAIN_S
-from mirage.serve.openai import ApiError
 from mirage.serve.routed.messages import LINE
 from mirage.serve.router.gate import AccessGate
 from mirage.serve.router.link import SupervisorLink
-from mirage.serve.router.reach import DOOR, FROM, OPENED, TO, beats, watch
+from mirage.serve.router.peer_silence import PeerSilence
+from mirage.serve.router.reach import DOOR, FROM, OPENED, TO
 
 
 class DeviceDoor:
-    """Connects a router that has the cluster's key with the supervisor, or with an engine."""
+    """Connects routers of other machines, if they have the cluster's key, with this device's
+    supervisor or engines.
+    """
 
-    def __init__(self, link: SupervisorLink, gate: AccessGate) -> None:
-        """`link` is the line to the only supervisor here, which has answered this router's
-        hello."""
-        self._link, self._gate = link, gate
+    def __init__(self, link: SupervisorLink, gate: AccessGate, silence: PeerSilence) -> None:
+        """`link` is the line to the only supervisor here, which has answered this router's hello.
+        `silence` breaks connections with machines that are silent for too long.
+        """
+        self._link, self._gate, self._silence = link, gate, silence
         self._open_to: defaultdict[str, WeakSet[_Pipe]] = defaultdict(WeakSet)
-        """Connections with engines, by the machine whose router has them."""
+        """Connections with engines and with the supervisor's HTTP server, by the machine whose
+        router has them.
+        """
 
     def routes(self) -> list[web.RouteDef]:
         """Route of the door; none if the supervisor's `RouterWelcome` names no key for it."""
@@ -39,8 +45,9 @@ class DeviceDoor:
     async def _open(self, request: web.Request) -> web.StreamResponse:
         """Connect the asking router with the socket that its query names.
 
-        There is no answer in HTTP then: the connection passes bytes on, until it ends. Raises
-        `ApiError`.
+        After the head of the answer (101) the connection is no longer HTTP: it passes bytes on,
+        until it ends. Raises `ApiError` for another key, for a socket that is not in the table, and
+        if no process listens there.
         """
         if self._gate.key_name(request) != self._link.welcome.door:
             raise ApiError(403, "the door of a device opens to its cluster's key alone")
@@ -54,10 +61,10 @@ class DeviceDoor:
         if transport is None:
             inner.close()
             raise ConnectionResetError
-        watch(transport)
+        self._silence.watch(transport)
         guest = request.query.get(FROM, "")
         if request.query.get(TO) == LINE:
-            beats(transport)
+            self._silence.beats(transport)
             outer = _Pipe(partial(self._cut, guest))
         else:
             outer = _Pipe()

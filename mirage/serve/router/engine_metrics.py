@@ -10,7 +10,7 @@ from multidict import CIMultiDict
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from mirage.serve.exposition import DEVICE, ToldMetrics, families, merged, of_device
+from mirage.serve.metrics.exposition import DEVICE, ToldMetrics, families, merged, of_device
 from mirage.serve.routed.table import REACHABLE
 from mirage.serve.routed.tenants import RoutedTenant
 from mirage.serve.router.asked_source import AskedSource, renewed
@@ -54,7 +54,8 @@ class EngineMetrics(Collector):
     async def of(self, tenant: RoutedTenant) -> bytes | None:
         """Metrics of one tenant's engine, asked for if they are not fresh.
 
-        None if it has no engine, or one that did not answer the last question.
+        If the engine is late, these are those of its last answer. None if the tenant has no engine
+        that can be reached, or there is no answer, as after a question that failed.
         """
         self.sources()
         source = self._sources.get((tenant.device, tenant.name, tenant.engine))
@@ -64,7 +65,7 @@ class EngineMetrics(Collector):
         return None if source.answer is None else merged([source.answer])
 
     def collect(self) -> Iterator[Metric]:
-        text = "Seconds since the engine told its own metrics"
+        text = "Age in seconds of the engine's own metrics in this answer"
         labels = ["tenant", DEVICE] if self._tenants.several else ["tenant"]
         ages = GaugeMetricFamily("mirage_engine_metrics_age_seconds", text, labels=labels)
         for (device, name, _), source in self._sources.items():
@@ -78,7 +79,10 @@ class EngineMetrics(Collector):
             self._sources.popitem()[1].close()
 
     async def _told(self, tenant: RoutedTenant) -> ToldMetrics:
-        """Ask an engine for its metrics. Raises `aiohttp.ClientError` and `OSError`."""
+        """Scrape an engine's own metrics, and add the labels of its tenant and device. Raises
+        `aiohttp.ClientError` if the engine cannot be reached or its answer cannot be used, and
+        `OSError` if the connection breaks.
+        """
         request = EngineRequest(self._engines.to(tenant), "GET", "/metrics", CIMultiDict())
         async with request as answer:
             if answer.status != 200:

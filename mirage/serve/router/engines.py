@@ -42,7 +42,9 @@ HOST = "engine"
 
 
 class EngineAway(aiohttp.ClientConnectionError):
-    """Failure to connect to an engine's socket: no process listens there."""
+    """Failure to connect to an engine's socket: no process listens there, or the device's machine
+    cannot be reached.
+    """
 
 
 class EngineAnswer(NamedTuple):
@@ -54,7 +56,7 @@ class EngineAnswer(NamedTuple):
 
     @property
     def length(self) -> int | None:
-        """Bytes of the body by its ``Content-Length``; None without that header."""
+        """Bytes of the body by its ``Content-Length``; None if that header is absent."""
         told = self.headers.get("Content-Length")
         return None if told is None else int(told)
 
@@ -95,7 +97,8 @@ class EngineRequest:
     async def __aenter__(self) -> EngineAnswer:
         """Send the request, and return the answer once its head has come.
 
-        Raises `aiohttp.ClientError` and `OSError`.
+        Raises `EngineAway` if the socket cannot be reached, `OSError` or `aiohttp.ClientError` if
+        the connection breaks, and `aiohttp.ClientPayloadError` for bytes that are not HTTP.
         """
         connection = self._connection = await self._connections.one()
         try:
@@ -154,13 +157,15 @@ class EngineConnections:
         self._loop = asyncio.get_running_loop()
         self._used: set[ResponseHandler] = set()
         self._idle: deque[tuple[float, ResponseHandler]] = deque()
-        """Idle connections, each with the loop's time since which it is idle; the last one is used
-        next.
+        """Idle connections, each with the loop's time since which it is idle; the one that was in
+        use most recently is used next.
         """
         self._look: asyncio.TimerHandle | None = None
 
     async def one(self) -> ResponseHandler:
-        """Idle connection, or a new one. Give it back by `back`. Raises `EngineAway`."""
+        """Idle connection, or a new one. Give it back by `back`. Raises `EngineAway` if the
+        socket cannot be reached.
+        """
         found = self._kept()
         if found is None:
             make = partial(ResponseHandler, self._loop)
@@ -190,7 +195,8 @@ class EngineConnections:
         request.
 
         If the engine closes after that, the connection ends without such an error: it is not known
-        then what the engine did with the request. Through a door this is not known either.
+        then what the engine did with the request. Through a door only an attempt to write on a
+        connection that has ended shows it, and no reset does.
         """
         closing = isinstance(error, aiohttp.ClientConnectionResetError)
         return closing or (self._reach.tells_unread and getattr(error, "errno", None) in UNREAD)

@@ -10,18 +10,19 @@ import aiohttp
 from aiohttp import web
 from multidict import CIMultiDict
 
-from mirage.serve import anthropic
-from mirage.serve.answername import TYPES, AnswerName
-from mirage.serve.awaited import AwaitedAnswer
+from mirage.serve.api import anthropic
+from mirage.serve.api.answer_name import TYPES, AnswerName
+from mirage.serve.api.error_event import has_error
+from mirage.serve.api.openai import ApiError
 from mirage.serve.clients.stream_pulse import StreamPulse
-from mirage.serve.closing import Closing, ends
 from mirage.serve.ends.suspects import RequestFacts
-from mirage.serve.errorevent import has_error
-from mirage.serve.headers import to_client, to_engine
-from mirage.serve.openai import ApiError
-from mirage.serve.request_id import HEADER
+from mirage.serve.health.awaited_answers import AwaitedAnswer
+from mirage.serve.http.headers import to_client, to_engine
+from mirage.serve.http.request_id import HEADER
+from mirage.serve.http.whole_events import WholeEvents
 from mirage.serve.routed.tenants import RoutedTenant
 from mirage.serve.router.broken import BrokenOff
+from mirage.serve.router.closing import Closing, ends
 from mirage.serve.router.engines import (
     EngineAnswer,
     EngineAway,
@@ -30,7 +31,6 @@ from mirage.serve.router.engines import (
 )
 from mirage.serve.router.gate import Passage
 from mirage.serve.router.refusals import engine_away, suspect_refused, turned_away
-from mirage.serve.wholeevents import WholeEvents
 from mirage.units import KIB
 
 EVENTS = "text/event-stream"
@@ -47,7 +47,9 @@ def no_others() -> bool:
 
 
 class Forward:
-    """A request on its way. When it ends, it is noted whether it may have harmed the engine."""
+    """A request on its way to an engine, and its answer on the way back. The request's end is noted
+    in `tenant`, as evidence in case the engine ends too.
+    """
 
     def __init__(
         self,
@@ -89,9 +91,10 @@ class Forward:
     async def send(self, body: bytes) -> web.StreamResponse:
         """Send `body` to the engine, and pass its answer on; returns that answer.
 
-        Raises `ApiError` if nothing of an answer has been sent to the client.
+        On failure, raises `ApiError` if nothing of an answer has been sent to the client yet; else
+        the answer is broken off.
         """
-        tenant, mark, now = self._tenant, self._told.fingerprint, time.monotonic()
+        tenant, mark, now = self._tenant, self._told.body_digest, time.monotonic()
         if (refused := tenant.refuses(mark, now)) is not None:
             raise suspect_refused(self._told.model, refused)
         self._number = tenant.begins(self._told, now)
@@ -110,7 +113,8 @@ class Forward:
             return self._response
 
     async def _within(self, body: bytes) -> web.StreamResponse:
-        """Send within the limits of the server's end and of `AwaitedAnswer`.
+        """Send the request; break it off when the server ends, or when `AwaitedAnswer` finds that
+        its answer will never come.
 
         Raises `ApiError` if the server ends, or if the engine has lost the request.
         """

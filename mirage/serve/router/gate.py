@@ -1,6 +1,6 @@
 """Checks on each request before it is passed on: its key, and its limits.
 
-A new limit per key begins as a field of `LimitsSection` in `mirage/config.py`, is counted in
+A new limit per key begins as a field of `LimitsSection` in `mirage/config/limits.py`, is counted in
 `mirage/serve/access/limiter.py`, and gets its words here (`WORDS`).
 """
 
@@ -17,8 +17,8 @@ from mirage.serve.access.forms import NO_KEYS, AccessKey, AccessTable
 from mirage.serve.access.limiter import LimitedEntry, LimitedParty, Limiter, OverLimit
 from mirage.serve.access.ring import KeyRing, may_use, need_of
 from mirage.serve.access.usage import AnswerUsage, prompt_guess
+from mirage.serve.api.openai import ApiError
 from mirage.serve.ends.strikes import MOST_STRIKES
-from mirage.serve.openai import ApiError
 from mirage.serve.routed.table import RoutedRow
 from mirage.serve.routed.tenants import RoutedTenant
 from mirage.serve.router.devices import RoutedDevices
@@ -57,7 +57,8 @@ class Passage:
     def tokens(self, status: int) -> dict[TokenKind, int]:
         """Tokens that the request took, by kind, after it ended with `status`.
 
-        They are estimated if the answer tells no usage, and none if it was refused or never sent.
+        They are estimated if the answer told no usage. The result is empty for a request without
+        usage that was never sent or ended with an error.
         """
         usage, left = self.usage, status == CLIENT_LEFT
         if usage.known:  # of a stream that was left, perhaps not to its end
@@ -110,7 +111,9 @@ class AccessGate:
         self._counts.keep(names)
 
     def asks(self, request: web.Request) -> None:
-        """Check the request's key, if its route needs one. Raises `ApiError`."""
+        """Check the request's key, if its route needs one, and store it in the request under `KEY`.
+        Raises `ApiError` if the key is missing, invalid or expired, or lacks the right.
+        """
         if not self._ring.asks:
             return
         if is_probe(request):
@@ -178,9 +181,11 @@ class AccessGate:
         return Passage(model, guess, entered, since=now, untold=replicas[0].untold)
 
     def leaves(self, request: web.Request, passage: Passage | None, status: int) -> None:
-        """Count a request that was answered with `status`, for metrics and limits.
+        """Note that a request has ended with `status`: count it and its tokens for its key's
+        metrics, free its place in the limits, and keep its length and times for predictions.
 
-        `passage` is None for a request that was refused before `enters` let it in.
+        `passage` is None for a request that `enters` did not let in. Such a request counts only in
+        its key's metrics.
         """
         key, model = request.get(KEY), passage.model if passage is not None else ""
         if key is not None:

@@ -8,10 +8,10 @@ import aiohttp
 from aiohttp import web
 from multidict import CIMultiDict
 
-from mirage.serve import loaded
-from mirage.serve.loaded import LoadedTenant
-from mirage.serve.openai import ApiError
+from mirage.serve.api.openai import ApiError
 from mirage.serve.overview import page
+from mirage.serve.registry import loaded
+from mirage.serve.registry.loaded import LoadedTenant
 from mirage.serve.router.engines import EngineAnswer, EngineConnections, EngineRequest
 from mirage.serve.router.line import AWAY
 from mirage.serve.router.link import SupervisorLink
@@ -23,27 +23,30 @@ the timeline.
 
 
 class InnerClient:
-    """Asks a supervisor, at the socket that its last `RouterWelcome` named."""
+    """Client of a supervisor, at the socket that its last `RouterWelcome` named.
+
+    `metrics`, `loaded` and `overview` raise `aiohttp.ClientError` if the supervisor cannot be
+    reached, or its answer is broken or has a status of 400 or above; and `OSError` if the
+    connection breaks, or the supervisor has not answered this router's hello yet.
+    """
 
     def __init__(self, link: SupervisorLink) -> None:
         self._link = link
 
     async def metrics(self) -> bytes:
-        """The supervisor's metrics, in Prometheus' text format.
-
-        Raises `TimeoutError`, `aiohttp.ClientError` and `OSError`.
-        """
+        """The supervisor's metrics, in Prometheus' text format."""
         return await self._read("/metrics")
 
     async def loaded(self) -> dict[str, LoadedTenant]:
-        """Memory of each tenant by name, and when it will sleep. Raises as `metrics` does, and
-        `ValueError`.
+        """Sizes in bytes of each tenant whose engine has told its shape, by the tenant's name, and
+        the seconds until the tenant is put to sleep or stopped.
+
+        Raises `ValueError` for an answer that cannot be read.
         """
         return loaded.decoded(await self._read(loaded.ROUTE))
 
     async def overview(self, *, reasons: bool) -> bytes:
-        """The supervisor's overview as JSON; with `reasons` it has lines of logs too. Raises as
-        `metrics` does."""
+        """The supervisor's overview as JSON; with `reasons` it has lines of logs too."""
         return await self._read(page.OVERVIEW_ROUTE + ("?reasons=1" if reasons else ""))
 
     async def _read(self, path: str) -> bytes:
@@ -55,8 +58,9 @@ class InnerClient:
     async def _asked(self, method: str, path: str, body: bytes = b"") -> tuple[EngineAnswer, bytes]:
         """Answer of the supervisor, and its body.
 
-        Raises `aiohttp.ClientError` and `OSError`, also if the supervisor has not answered this
-        router's hello yet.
+        Raises `aiohttp.ClientError` if the supervisor cannot be reached or its answer is broken,
+        and `OSError` if the connection breaks, or if the supervisor has not answered this router's
+        hello yet.
         """
         if not self._link.was_welcomed:
             raise ConnectionError("no welcome yet")
@@ -72,7 +76,7 @@ class InnerClient:
         """Answer of the supervisor to `path`, which may have a query, with the request's method and
         this `body`.
 
-        Raises `ApiError`.
+        Raises `ApiError` if the supervisor does not answer within `ANSWER_S` seconds.
         """
         try:
             async with asyncio.timeout(ANSWER_S):

@@ -30,7 +30,7 @@ class KeyMetrics(Collector):
     """Counts by key, model and a third label. Those of models that are gone are dropped."""
 
     def __init__(self, models: Callable[[], Collection[str]]) -> None:
-        """`models` are the names that requests may use now."""
+        """`models` returns the names of models that requests may use now."""
         self._models = models
         self._names: set[str] = set()
         self._requests: Counter[Labels] = Counter()

@@ -1,4 +1,6 @@
-"""Requests at the router's end of a line, and messages to the supervisor about them."""
+"""Requests at the router's end of the connection to a supervisor (a line), and messages to the
+supervisor about them.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,10 @@ AWAY = "the supervisor is away"
 
 
 class RequestsOnLine:
-    """Requests for `tenants`. Call `begin` with each new connection, and `lost` at its end."""
+    """Requests for `tenants`, and the messages to their supervisor about them.
+
+    Call `begin` with each new connection to the supervisor, and `lost` at its end.
+    """
 
     def __init__(self, tenants: RoutedTenants) -> None:
         self._tenants = tenants

@@ -1,4 +1,5 @@
-"""The router's end of the line to the supervisor, which it keeps connected and listens to.
+"""The router's end of its connection to the supervisor, the line: it connects again whenever the
+line is lost, and carries out the supervisor's orders.
 
 A router whose supervisor has gone serves by the last table, as long as its lease allows, and tries
 to connect again meanwhile.
@@ -50,26 +51,30 @@ AGAIN_S = 0.2
 
 
 class HearsSupervisor(Protocol):
-    """Router as the line sees it: the receiver of the supervisor's orders."""
+    """Receiver of the supervisor's orders: the router, as its connection to the supervisor uses
+    it.
+    """
 
     def holds(self, keys: AccessTable) -> None:
         """Replace the table of keys from now on."""
 
     def limits(self, http: dict[str, Any]) -> None:
-        """Have the limits of this section `http` from now on."""
+        """Use the limits of this section `http` from now on."""
 
     def renews(self) -> None:
         """Read the certificate again."""
 
     def opens(self, doors: dict[str, str]) -> None:
-        """Replace the addresses of devices' doors: URLs by the devices' names."""
+        """Replace the URLs of doors; `doors` maps a device's name to its URL."""
 
     async def drain(self) -> None:
-        """Refuse new requests, and return when none runs any more."""
+        """Refuse new requests, and return when the last running one has ended."""
 
 
 class SupervisorLink:
-    """Line to a supervisor, whose tables update `tenants`. Call `connect`, then run `keep`."""
+    """Connection of a router to a supervisor, whose tables update `tenants`. Call `connect`, then
+    run `keep`.
+    """
 
     def __init__(
         self,
@@ -81,9 +86,9 @@ class SupervisorLink:
         guest: str = "",
     ) -> None:
         """`sockets` listen; their descriptors are sent to each supervisor, for a later router.
-        `device` is the supervisor's name among several, which share the `quarantine`. `reach` is
-        the way to it, None on this machine; `guest` is the name of this router's machine, empty if
-        the device is on it."""
+        `device` is the name of the supervisor's device among several, which share the `quarantine`.
+        `reach` is the way to it, None on this machine; `guest` is the name of this router's
+        machine, empty if the device is on it."""
         self.path, self._sockets, self._guest = path, sockets, guest
         self.reach: Reach = reach or UnixReach()
         self.tenants = RoutedTenants(device, quarantine)
@@ -110,8 +115,8 @@ class SupervisorLink:
         return self.requests.is_up
 
     async def connect(self) -> None:
-        """Connect, say hello, and wait for the answer, a `RouterWelcome`. Raises `OSError` and
-        `Broken`."""
+        """Connect, say hello, and wait for the answer, a `RouterWelcome`. Raises `OSError` if the
+        supervisor cannot be reached, and `Broken` if it answers with anything else."""
         self._reader, self._writer = await self._said_hello()
         try:
             message = await receive(self._reader, self._decoder)
@@ -127,7 +132,9 @@ class SupervisorLink:
         self.requests.begin(self._writer)
 
     async def _said_hello(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """New connection, on which hello was said. Raises `OSError`."""
+        """Reader and writer of a new connection, on which hello was said. Raises `OSError` if the
+        supervisor cannot be reached.
+        """
         hello = RouterHello(PROTOCOL_VERSION, os.getpid(), self._guest)
         if not self._sockets:
             reader, writer = await streams(self.reach, self.path)
@@ -158,8 +165,8 @@ class SupervisorLink:
     async def keep_once(self, hears: HearsSupervisor) -> None:
         """Carry out the orders of one of several devices' servers, until the connection ends.
 
-        If the server was killed and its engines have a lease, its table stays in use. Else nothing
-        of it is served any more.
+        If the server was killed and its engines have a lease, its table stays in use. Else its
+        tenants are no longer served.
         """
         ended = await self._kept(hears)
         self._lost()
@@ -169,7 +176,7 @@ class SupervisorLink:
             self._forget()
 
     def gone(self) -> None:
-        """Note that the device cannot be reached, and serve nothing of it. Idempotent."""
+        """Note that the device cannot be reached, and serve its tenants no longer. Idempotent."""
         if self.has_table.is_set():
             self._engines_ended()
             self.reach.cut()
@@ -230,8 +237,9 @@ class SupervisorLink:
 
     def _hear(self, message: ToRouter, hears: HearsSupervisor) -> None:
         match message:
-            case TableApplies(revision, table):
-                self.tenants.holds(table, first=self._first)
+            case TableApplies(revision, table, now):
+                mine = table.shifted(time.monotonic() - now)
+                self.tenants.holds(mine, first=self._first)
                 self._first = False
                 self.has_table.set()
                 self.requests.saw(revision)

@@ -9,7 +9,7 @@ from functools import partial
 from aiohttp import web
 
 import mirage
-from mirage.serve.loaded import summed
+from mirage.serve.registry.loaded import summed
 from mirage.serve.routed.table import RoutedRow
 from mirage.serve.router import listings
 from mirage.serve.router.asked_source import AskedSource, renewed

@@ -9,7 +9,7 @@ from math import ceil
 from typing import Any
 
 from mirage.control.roster.states import LifeState
-from mirage.serve.loaded import NOTHING, LoadedTenant
+from mirage.serve.registry.loaded import NOTHING, LoadedTenant
 from mirage.serve.routed.table import RoutedRow
 from mirage.serve.router.cards import Opens
 

@@ -9,7 +9,7 @@ from mirage.serve.router.inner import InnerClient, away
 
 
 class SharedOverview:
-    """Asks a supervisor for its overview on demand, at most once a second.
+    """Overview of a supervisor, asked for on demand, at most once a second.
 
     Call `close` at the end.
     """
@@ -22,7 +22,9 @@ class SharedOverview:
         """Sources of the overview, with reasons (True) and without."""
 
     async def told(self, *, reasons: bool) -> bytes:
-        """The overview as JSON; with `reasons` it has lines of logs too. Raises `ApiError`."""
+        """The overview as JSON; with `reasons` it has lines of logs too. Raises `ApiError` if the
+        supervisor does not answer.
+        """
         source = self._sources[reasons]
         await renewed([source], LIMIT_S)
         if source.answer is None:

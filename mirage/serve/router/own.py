@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from mirage.serve import history, resizing
-from mirage.serve.closing import Closing
-from mirage.serve.openai import ApiError
-from mirage.serve.openapi import OWN_PATH, openapi_text
+from mirage.serve.api.openai import ApiError
 from mirage.serve.overview import page
-from mirage.serve.resizing import check_resizer
+from mirage.serve.registry import history
+from mirage.serve.routed import resizing
+from mirage.serve.routed.resizing import check_resizer
+from mirage.serve.router.closing import Closing
 from mirage.serve.router.devices import RoutedDevices
 from mirage.serve.router.engine_metrics import EngineMetrics
 from mirage.serve.router.engines import EnginesConnected
@@ -17,6 +17,7 @@ from mirage.serve.router.gate import AccessGate
 from mirage.serve.router.inner import InnerClient
 from mirage.serve.router.listed import ListedRoutes
 from mirage.serve.router.metrics import RouterMetrics
+from mirage.serve.router.openapi import OWN_PATH, openapi_text
 from mirage.serve.router.overviews import SharedOverview
 from mirage.serve.router.replica_address import REPLICA
 from mirage.serve.router.replica_told import ReplicaTold
@@ -140,8 +141,8 @@ class OwnRoutes:
         return await inner.passed_on(request, resizing.ROUTE, await request.read())
 
     def _asked(self, request: web.Request) -> str:
-        """Name of the device that a request is about; empty if there is only one. Raises
-        `ApiError`.
+        """Name of the device that a request is about; empty if there is only one. Raises `ApiError`
+        if the query names none of several devices.
         """
         name = request.query.get(DEVICE, "") if self._tenants.several else ""
         if name not in self._inners:

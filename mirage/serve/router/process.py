@@ -1,7 +1,7 @@
 """The router's process: `python -m mirage.serve.router.process LINE LEVEL DESCRIPTORS`.
 
-It imports what a router needs, and forks the router. If that is killed, it forks another one on the
-same sockets at once, with or without a supervisor. The forking process itself does nothing else.
+It imports what a router needs, and forks the router. If the router is killed or fails, this process
+forks another one on the same sockets, with or without a supervisor. It does nothing else.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 import uvloop
 
 from mirage.processes.unread import unread_stderr
-from mirage.serve.logs import LogFormat, LogPlan, log_by
+from mirage.serve.logs.logs import LogFormat, LogPlan, log_by
 from mirage.serve.router.access_log import AccessLog
 from mirage.serve.router.app import Router
 from mirage.serve.router.link import AGAIN_S, SupervisorLink
@@ -78,7 +78,8 @@ async def _connect(link: SupervisorLink) -> None:
 
 
 def _run(line: Path, sockets: Sequence[socket.socket], parent: int, access: Path | None) -> int:
-    """Run a router in a new fork until its end; returns its exit status."""
+    """Run a router until its end in this process, which the process `parent` has just forked;
+    returns the exit status for this process."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         return 1

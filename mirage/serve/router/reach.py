@@ -7,7 +7,6 @@ connected there with one of the device's Unix sockets, and bytes then pass both 
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -15,16 +14,14 @@ from typing import Protocol, TypeVar, cast
 from urllib.parse import quote, urlsplit
 from weakref import WeakSet
 
+from mirage.serve.router.peer_silence import PeerSilence
+
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 DOOR = "/mirage/door"
 TO, FROM = "to", "from"
 """Keys of the door's query that name the socket, and the machine of the router that asks."""
 OPENED = b"HTTP/1.1 101 "
-KNOCK_S = 2.0
-"""Seconds to wait for the door's answer."""
-SILENT_S = 3
-"""Seconds without a sign of the other machine after which a connection is broken off."""
 LONGEST_HEAD = 2**14
 
 
@@ -33,7 +30,9 @@ class DoorAway(ConnectionError):
 
 
 class DoorShut(ConnectionError):
-    """The door refuses: no process listens behind it, or the key does not fit."""
+    """The door refuses: the key does not fit, the device has no such socket, or no process listens
+    there.
+    """
 
 
 class Reach(Protocol):
@@ -44,7 +43,12 @@ class Reach(Protocol):
         """True if a reset connection proves that the other end has not read all that was sent."""
 
     async def connect(self, make: Callable[[], P], path: str) -> tuple[asyncio.Transport, P]:
-        """Connect the protocol that `make` creates with the socket at `path`. Raises `OSError`."""
+        """Connect the protocol that `make` creates with the socket at `path`; return the transport
+        and the protocol. Raises `OSError` if the socket cannot be reached."""
+
+    def beats(self, transport: asyncio.BaseTransport) -> None:
+        """Note that this end sends heartbeats on a connection all the time. A connection to another
+        machine then breaks if they are not acknowledged for `http.silent_s` seconds."""
 
     def cut(self) -> None:
         """Break all connections, because the device is lost."""
@@ -56,31 +60,40 @@ class UnixReach:
     tells_unread = True
 
     async def connect(self, make: Callable[[], P], path: str) -> tuple[asyncio.Transport, P]:
-        """Connect the protocol that `make` creates with the Unix socket at `path` of this machine.
-        Raises `OSError`."""
+        """Connect the protocol that `make` creates with the Unix socket at `path` of this machine;
+        return the transport and the protocol. Raises `OSError` if no process listens there."""
         return await asyncio.get_running_loop().create_unix_connection(make, path)
+
+    def beats(self, transport: asyncio.BaseTransport) -> None:
+        """Do nothing: a connection on one machine needs no bound."""
 
     def cut(self) -> None:
         """Do nothing: the kernel ends connections of processes that have ended."""
 
 
 class DoorReach:
-    """Way to sockets behind a door, whose address `moves` sets."""
+    """Way to the sockets of a device on another machine, through the device's door. `moves` sets
+    the door's address.
+    """
 
     tells_unread = False
 
-    def __init__(self, token: str, machine: str) -> None:
-        """`token` is the cluster's key, by which the door opens; `machine` is the router's own."""
+    def __init__(self, token: str, machine: str, silence: PeerSilence) -> None:
+        """`token` is the cluster's key, by which the door opens; `machine` is the router's own.
+        `silence` breaks connections whose other machine is silent for too long.
+        """
         self._token, self._machine, self._url = token, machine, ""
+        self._silence = silence
         self._open: WeakSet[asyncio.Transport] = WeakSet()
 
     def moves(self, url: str) -> None:
-        """Set the URL of the door; empty if it has none."""
+        """Set the URL of the device's door; an empty one as long as no address of it is known."""
         self._url = url
 
     async def connect(self, make: Callable[[], P], path: str) -> tuple[asyncio.Transport, P]:
         """Connect the protocol that `make` creates with the socket at `path` of the device's
-        machine, through the device's door. Raises `DoorAway` and `DoorShut`."""
+        machine, through the device's door; return the transport and the protocol. Raises `DoorAway`
+        if the door cannot be reached, and `DoorShut` if it refuses."""
         parts = urlsplit(self._url)
         head = (
             f"POST {DOOR}?{TO}={quote(path, safe='')}&{FROM}={quote(self._machine, safe='')} "
@@ -102,25 +115,32 @@ class DoorReach:
         # The key says who may come in; a certificate for clients does not name this address.
         tls = ssl._create_unverified_context() if scheme == "https" else None
         loop = asyncio.get_running_loop()
+        wait_s = self._silence.door_s
         try:
-            async with asyncio.timeout(KNOCK_S):
+            async with asyncio.timeout(wait_s):
                 transport, knock = await loop.create_connection(
                     lambda: _Knock(head), host, port, ssl=tls
                 )
-                watch(transport)
+                self._silence.watch(transport)
                 try:
                     status = await knock.answer
                 except BaseException:
                     transport.abort()
                     raise
         except TimeoutError:
-            raise DoorAway(f"nobody answers within {KNOCK_S:g} s") from None
+            raise DoorAway(f"nobody answers within {wait_s:g} s") from None
         except OSError as error:
             raise DoorAway(error.strerror or str(error)) from None
         if not status.startswith(OPENED):
             transport.abort()
             raise DoorShut(status.decode(errors="replace"))
         return transport
+
+    def beats(self, transport: asyncio.BaseTransport) -> None:
+        """Let a connection break if sent data is not acknowledged for `http.silent_s` seconds, in
+        addition to the usual probes of an idle connection.
+        """
+        self._silence.beats(transport)
 
     def cut(self) -> None:
         """Break all connections through the door, because the device is lost."""
@@ -154,41 +174,17 @@ class _Knock(asyncio.Protocol):
             self.answer.set_exception(DoorAway(str(error or "the connection was closed")))
 
 
-def watch(transport: asyncio.BaseTransport) -> None:
-    """Let a TCP connection break if the other machine gives no sign for about `SILENT_S`.
-
-    Other connections are left as they are.
-    """
-    there = transport.get_extra_info("socket")
-    if there is None or there.family not in (socket.AF_INET, socket.AF_INET6):
-        return
-    there.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in ((socket.TCP_KEEPIDLE, 1), (socket.TCP_KEEPINTVL, 1)):
-        there.setsockopt(socket.IPPROTO_TCP, option, value)
-    there.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, SILENT_S)
-
-
-def beats(transport: asyncio.BaseTransport) -> None:
-    """Let a TCP connection break also if sent data is not acknowledged for `SILENT_S`.
-
-    This is for connections on which heartbeats are sent all the time.
-    """
-    there = transport.get_extra_info("socket")
-    if there is not None and there.family in (socket.AF_INET, socket.AF_INET6):
-        limit_ms = SILENT_S * 1000
-        there.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit_ms)
-
-
 async def streams(
     reach: Reach, path: str | Path
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connection to the socket at `path`, on which the caller sends heartbeats. Raises `OSError`.
+    """Reader and writer of a connection to the socket at `path`, on which the caller sends
+    heartbeats. Raises `OSError` if the socket cannot be reached.
 
-    Over TCP it breaks if sent data is not acknowledged for `SILENT_S`.
+    To another machine it breaks if sent data is not acknowledged for `http.silent_s`.
     """
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(loop=loop)
     made = lambda: asyncio.StreamReaderProtocol(reader, loop=loop)  # noqa: E731
     transport, protocol = await reach.connect(made, str(path))
-    beats(transport)
+    reach.beats(transport)
     return reader, asyncio.StreamWriter(transport, protocol, reader, loop)

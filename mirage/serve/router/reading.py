@@ -9,10 +9,10 @@ from typing import NamedTuple, TypeVar
 from aiohttp import web
 
 from mirage.serve.access.bounds import ShapedBody, shaped
-from mirage.serve.bodies import fingerprint, model_of, with_model
-from mirage.serve.openai import ApiError
+from mirage.serve.api.openai import ApiError
+from mirage.serve.api.stored_responses import check_unkept
+from mirage.serve.http.bodies import body_digest, model_of, with_model
 from mirage.serve.routed.table import RoutedRow
-from mirage.serve.unkept import check_unkept
 from mirage.units import KIB
 
 AT_ONCE_BYTES = 256 * KIB
@@ -26,7 +26,7 @@ Read = TypeVar("Read")
 
 
 class RequestedAs(NamedTuple):
-    """Model's name in a request, and the fingerprint of its body."""
+    """Model's name in a request, and the digest of its body."""
 
     model: str
     mark: str
@@ -35,8 +35,8 @@ class RequestedAs(NamedTuple):
 
 
 async def looked_at(body: bytes, read: Callable[[], Read]) -> Read:
-    """Result of `read`, which looks at `body`, in a thread if that may take long. Raises
-    `ApiError`.
+    """Result of `read`, which looks at `body`, in a thread if that may take long. Raises `ApiError`
+    for a body that is nested too deeply, and the errors of `read`.
     """
     beside = len(body) > AT_ONCE_BYTES or body.count(b"[") + body.count(b"{") > SHALLOW
     try:
@@ -52,7 +52,7 @@ def made_for(
     engine's name of the model.
 
     With `counts` the output tokens that it allows are read from it. Raises `ApiError` for a body
-    that exceeds the bounds, or needs an answer to be kept.
+    that exceeds the bounds, or that asks the server to keep an answer or to use a kept one.
     """
     check_unkept(body, request.path)
     made = shaped(body, request.path, row.bounds, counts=counts)
@@ -68,4 +68,4 @@ def renamed(request: web.Request, made: ShapedBody, asked: RequestedAs) -> Shape
 def named_in(request: web.Request, body: bytes) -> RequestedAs:
     kind = request.headers.get("Content-Type", "")
     model = model_of(body, kind)
-    return RequestedAs(model, fingerprint(request.path, body, kind))
+    return RequestedAs(model, body_digest(request.path, body, kind))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from mirage.control.roster.states import LifeState
+from mirage.control.routes.quarantine import REFUSED_S
 from mirage.control.routes.routing import RequestFate
+from mirage.serve.api.openai import ApiError, ReplicaCannot
 from mirage.serve.ends.ending import Evidence
-from mirage.serve.ends.suspects import REFUSED_S, Blame, SuspectRefusal
-from mirage.serve.openai import ApiError, ReplicaCannot
+from mirage.serve.ends.suspects import Blame, SuspectRefusal
 from mirage.serve.routed.table import RoutedRow
 
 
@@ -49,8 +50,12 @@ def turned_away(model: str) -> ReplicaCannot:
     return ReplicaCannot(503, message, param="model")
 
 
-def ended_with(model: str, fingerprint: str, blame: Blame) -> ApiError:
-    """Answer to a request that ran when the engine of `model` ended."""
+def ended_with(model: str, body_digest: str, blame: Blame) -> ApiError:
+    """Answer to a request that ran when the engine of `model` ended.
+
+    `blame` names the request that ended the engine, if it is known; by `body_digest`, the digest of
+    this request's body, the two are compared.
+    """
     if blame.ending.evidence is not Evidence.FAULT and blame.culprit is None:
         message = f"model {model!r}: its {blame.ending}: send this request again"
         if blame.ending.from_outside:
@@ -62,10 +67,10 @@ def ended_with(model: str, fingerprint: str, blame: Blame) -> ApiError:
         return ApiError(502, f"{begin}, perhaps over this request")
     if blame.culprit is None:
         return ApiError(502, f"{begin} over this request, or over one of {others} others")
-    if blame.culprit.fingerprint != fingerprint:
+    if blame.culprit.body_digest != body_digest:
         return ApiError(502, f"{begin} over another request: send this one again")
     return ApiError(
         502,
-        f"{begin} over this request (fingerprint {fingerprint}): it is refused for {REFUSED_S:g} s",
+        f"{begin} over this request (digest {body_digest}): it is refused for {REFUSED_S:g} s",
         code="request_ended_engine",
     )

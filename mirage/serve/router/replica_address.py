@@ -1,8 +1,8 @@
 """Addresses of replicas: each has the API of one vLLM server, for a gateway in front.
 
 The address is a path, ``/replicas/DEVICE/MODEL``, followed by vLLM's routes. A request to it is
-turned into one to the plain route before it is handled, so that keys, limits and fingerprints are
-the same as at the server's own address.
+turned into one to the plain route before it is handled, so that keys, limits and digests of bodies
+are the same as at the server's own address.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from aiohttp import web
 from aiohttp.http import RawRequestMessage
 from yarl import URL
 
+from mirage.serve.api.routes import ROUTES, RouteWay
 from mirage.serve.routed.tenants import RoutedTenant
-from mirage.serve.routes import ROUTES, RouteWay
 
 PREFIX = "/replicas/"
 ONLY = "device"
@@ -44,7 +44,7 @@ REPLICA = web.RequestKey("mirage_replica", ReplicaAddress)
 
 
 def parted(target: str) -> tuple[ReplicaAddress, str] | None:
-    """Address, and the rest of a request's target, which begins with `PREFIX`.
+    """Address in a request's target, which begins with `PREFIX`, and the rest of the target.
 
     None if the target is no such address. A slash in a name is written ``%2F``.
     """

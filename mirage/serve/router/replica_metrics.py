@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from mirage.serve.exposition import DEVICE
+from mirage.serve.metrics.exposition import DEVICE
 from mirage.serve.router.devices import RoutedDevices
 
 
@@ -22,12 +22,12 @@ class ReplicaMetrics(Collector):
         labels, now = ["tenant", DEVICE], time.monotonic()
         text = "Requests that run at a replica or wait for it"
         in_flight = GaugeMetricFamily("mirage_replica_in_flight", text, labels=labels)
-        text = "Requests a second that a replica ends while it is busy, 0 while that is unknown"
+        text = "Requests a second that a busy replica completes, 0 while that is unknown"
         rates = GaugeMetricFamily("mirage_replica_rate", text, labels=labels)
         for one in self._devices:
             in_flight.add_metric([one.name, one.device], one.in_flight)
             rates.add_metric([one.name, one.device], one.pace.rate(now))
-        text = "Requests that were sent to another replica, by what came of them at the first"
+        text = "Requests that were sent to another replica, by what happened at the first one"
         again = CounterMetricFamily("mirage_requests_rerouted", text, labels=["tenant", "cause"])
         for (tenant, fate), count in self._devices.rerouted.items():
             again.add_metric([tenant, fate.value.replace(" ", "_")], count)

@@ -9,8 +9,8 @@ from typing import Protocol
 from aiohttp import web
 
 from mirage.control.routes.routing import RequestFate, RouteAsk, RouteChoice, RouteRefused
+from mirage.serve.api.openai import ReplicaCannot
 from mirage.serve.ends.suspects import SuspectRefusal
-from mirage.serve.openai import ReplicaCannot
 from mirage.serve.routed.tenants import RoutedTenant
 from mirage.serve.router.devices import RoutedDevices
 from mirage.serve.router.forward import HasOthers
@@ -23,7 +23,7 @@ class SendsToReplica(Protocol):
     async def __call__(self, tenant: RoutedTenant, *, others: HasOthers) -> web.StreamResponse:
         """Return the replica's answer; `others` tells if another one may be sent the request.
 
-        Raises `ApiError`.
+        Raises `ReplicaCannot` if another replica may answer, and `ApiError` for other refusals.
         """
 
 
@@ -35,16 +35,18 @@ class ReplicaRoute:
         devices: RoutedDevices,
         replicas: Sequence[RoutedTenant],
         model: str,
-        fingerprint: str,
+        body_digest: str,
         affinity: str,
     ) -> None:
         """`model` is the name in the request; `replicas` are the tenants that serve it."""
         self._devices, self._model = devices, model
         self._replicas = {one.device: one for one in replicas}
-        self._ask = RouteAsk(replicas[0].name, fingerprint, affinity)
+        self._ask = RouteAsk(replicas[0].name, body_digest, affinity)
 
     async def answer(self, sends: SendsToReplica) -> web.StreamResponse:
-        """Send the request to one replica after the other until one answers. Raises `ApiError`."""
+        """Send the request to one replica after the other until one answers. Raises the `ApiError`
+        of the last replica that was asked, or one that refuses the request at all replicas.
+        """
         tenant = self._first()
         while True:
             self._ask = self._ask._replace(tried=self._ask.tried | {tenant.device})

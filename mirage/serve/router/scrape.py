@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from mirage.serve.exposition import DEVICE, families, merged, of_device
+from mirage.serve.metrics.exposition import DEVICE, families, merged, of_device
 from mirage.serve.router.asked_source import AskedSource, renewed
 from mirage.serve.router.engine_metrics import EngineMetrics
 from mirage.serve.router.inner import InnerClient
@@ -31,7 +31,8 @@ class MetricsScrape(Collector):
     ) -> None:
         """`inners` are clients of the supervisors by device; one name may be empty.
 
-        If there are several, a supervisor's metrics get its name as a label, unless it is empty.
+        If there are several, a supervisor's metrics get the name of its device as a label, unless
+        that name is empty.
         """
         self._metrics, self._engines = metrics, engines
         self._supervisors = {name: AskedSource(inner.metrics) for name, inner in inners.items()}

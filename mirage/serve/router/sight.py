@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from aiohttp import web
 
+from mirage.serve.api.openai import ApiError
 from mirage.serve.ends.comeback import LOOK_AGAIN_S
-from mirage.serve.near import why_far
-from mirage.serve.openai import ApiError
+from mirage.serve.http.local_request import why_far
 from mirage.serve.routed.tenants import RoutedTenant
 from mirage.serve.router.devices import RoutedDevices
 from mirage.serve.router.gate import AccessGate
@@ -23,7 +23,7 @@ class RequestSight:
         self._host = tenants.first.welcome.host
 
     def replicas(self, request: web.Request, name: str) -> Sequence[RoutedTenant]:
-        """Tenants of model `name` that a request may use, those that can serve at once first.
+        """Tenants of model `name` that a request may use, those that can serve immediately first.
 
         At the address of a replica only that one is returned. Raises `ApiError` if there is none.
         """
@@ -36,15 +36,18 @@ class RequestSight:
                 return here
             if address.tenant == found[0].name:
                 raise _not_there(name, address)
-        if away := self._tenants.unknown:
-            message = f"model {name!r} is not known yet: device {away[0]!r} is away or starts"
+        if away := self._tenants.away(name):
+            message = (
+                f"model {name!r} is not served now: device {away[0]!r} is away, starts or ends"
+            )
             raise ApiError(503, message, param="model", code="device_away", wait_s=LOOK_AGAIN_S)
         known = ", ".join(map(repr, self.models(request))) or "none"
         message = f"no model {name!r} here: use one of {known}"
         raise ApiError(404, message, param="model", code="model_not_found")
 
     def served(self, request: web.Request) -> list[RoutedTenant]:
-        """Tenants that are served; at a replica's address only that replica."""
+        """Tenants that are served, also those that the request's key may not use; at a replica's
+        address only that replica."""
         address = request.get(REPLICA)
         served = self._tenants.served
         return served if address is None else [one for one in served if address.is_of(one)]

@@ -12,17 +12,19 @@ from aiohttp.hdrs import METH_ANY
 
 from mirage.config import LARGEST_BODY
 from mirage.serve.access.bounds import ShapedBody
+from mirage.serve.api.openai import ApiError, ReplicaCannot
+from mirage.serve.api.routes import FORM_ROUTES, JSON_ROUTES, REFUSED_ROUTES, why_refused
 from mirage.serve.clients.body_budget import BodyRoom
 from mirage.serve.clients.body_reader import arrived_body, read_body
 from mirage.serve.clients.front import ClientFront
-from mirage.serve.closing import DRAINING, Closing, ends
 from mirage.serve.ends.suspects import RequestFacts
-from mirage.serve.openai import ApiError, ReplicaCannot
+from mirage.serve.http.error_answers import COUNTED, identity
 from mirage.serve.roster.ticket import NotInTime
 from mirage.serve.routed.table import REACHABLE, RoutedRow
 from mirage.serve.routed.tenants import RoutedTenant
 from mirage.serve.router.affinity import affinity_of
 from mirage.serve.router.cards import cards_of
+from mirage.serve.router.closing import DRAINING, Closing, ends
 from mirage.serve.router.counted_as import COUNTED_AS, CountedAs
 from mirage.serve.router.devices import RoutedDevices
 from mirage.serve.router.engines import EnginesConnected
@@ -35,14 +37,12 @@ from mirage.serve.router.replica_address import REPLICA
 from mirage.serve.router.replica_route import ReplicaRoute
 from mirage.serve.router.sight import RequestSight
 from mirage.serve.router.ticket import RouterTicket
-from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES, REFUSED_ROUTES, why_refused
-from mirage.serve.unread import COUNTED, identity
 
 MAX_BODY_BYTES = LARGEST_BODY
 
 
 class TenantRoutes:
-    """Handles requests for tenants, from their heads to their answers."""
+    """Handler of requests for tenants, from their heads to their answers."""
 
     def __init__(
         self,
@@ -110,7 +110,9 @@ class TenantRoutes:
     async def _answer(
         self, request: web.Request, counted: CountedAs, room: BodyRoom
     ) -> web.StreamResponse:
-        """Read the request, check it, and return the answer of a replica. Raises `ApiError`."""
+        """Read the request, check it, and return the answer of a replica. Raises `ApiError` if the
+        request is refused, or no replica can answer.
+        """
         if (body := arrived_body(request, room, MAX_BODY_BYTES)) is None:
             reading = read_body(request, self._front, room, MAX_BODY_BYTES)
             body = await self._closing.before(reading)
@@ -148,7 +150,7 @@ class TenantRoutes:
         others: HasOthers,
     ) -> web.StreamResponse:
         """Answer of one tenant. `others` is asked whether another replica may get the request, if
-        this one does not take it. Raises `ApiError`."""
+        this one does not take it. Raises `ApiError` if the tenant cannot answer."""
         passage.untold, counted.device = tenant.untold, tenant.device
         tenant.in_flight += 1
         try:

@@ -1,6 +1,4 @@
-"""One request at the router's end of the line: passed on at once, or after the supervisor's
-word.
-"""
+"""One request as the router sees it: passed on at once, or once the supervisor has admitted it."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ class RouterTicket:
     def __init__(
         self, tenant: RoutedTenant, number: int, left: Callable[[RouterTicket], None]
     ) -> None:
-        """`number` is 0 for a request that is passed on at once; `left` is called when it is
+        """`number` is 0 for a request that is passed on immediately; `left` is called when it is
         over.
         """
         self._left, self.tenant, self.number = left, tenant, number
@@ -31,7 +29,9 @@ class RouterTicket:
         return self._answered is not None
 
     async def admitted(self) -> None:
-        """Wait for the supervisor's admission. Raises `NotInTime`."""
+        """Wait for the supervisor's admission. Raises `NotInTime` if the supervisor refuses the
+        request.
+        """
         if self._answered is not None:
             await self._answered
 
@@ -45,7 +45,9 @@ class RouterTicket:
             self._answered.set_exception(refusal)
 
     def counts(self) -> None:
-        """Count this request among those that the router passes on by itself."""
+        """Count this request as running at its tenant, so that the supervisor knows of requests
+        that pass without its answer.
+        """
         self.tenant.running += 1
         self.tenant.passed += 1
         self._engine, self._counts, self.number = self.tenant.engine, True, 0

@@ -14,15 +14,15 @@ from mirage.processes.reaper_client import ReaperClient
 from mirage.serve.access.forms import NO_KEYS, AccessTable
 from mirage.serve.adoption.book import RunBook
 from mirage.serve.adoption.record import RouterRecord
-from mirage.serve.logs import TO_STDERR, LogPlan
-from mirage.serve.registry import Registry
-from mirage.serve.resizing import Resize
+from mirage.serve.logs.logs import TO_STDERR, LogPlan
+from mirage.serve.registry.registry import Registry
 from mirage.serve.routed.messages import Beyond, RouterWelcome
+from mirage.serve.routed.resizing import Resize
 from mirage.serve.routing.desk import RouterDesk
 from mirage.serve.routing.inner import InnerServer, Overview
 from mirage.serve.routing.keeper import RouterKeeper
-from mirage.serve.rundir import RunDir
-from mirage.serve.together import together
+from mirage.serve.rundir.folders import RunDir
+from mirage.serve.tasks import together
 
 BACKLOG = 1024
 """Most connections that wait to be accepted, such as while no router runs."""
@@ -84,7 +84,8 @@ class ServedAddress:
         """Open the address and start a router, which asks clients for `keys`; return the URL. Port
         0 takes any free port.
 
-        Raises `OSError`, and `UnicodeError` for a host name that cannot be one.
+        Raises `OSError` if the address cannot be used or the router cannot be started, and
+        `UnicodeError` for a host name that cannot be one.
         """
         self._host, self._port = host, port
         await self._listening()
@@ -95,10 +96,10 @@ class ServedAddress:
         return self.url
 
     async def goes_on(self, left: RouterRecord, process: MarkedProcess) -> str:
-        """Take over the router of another supervisor, which is serving; return the URL.
+        """Take over a router that another supervisor started and that still serves; return the URL.
 
-        The router connects with the sockets of the address, and waits for its welcome until `hear`
-        is called. Raises `OSError`.
+        The router brings the sockets of the address when it connects, and waits for its welcome
+        until `hear` is called. Raises `OSError` if no socket for routers can be made.
         """
         await self._desk.open(self._rundir.router_socket)
         self._host, self._port, self.url = left.host, left.port, left.url
@@ -127,7 +128,8 @@ class ServedAddress:
     async def _listening(self) -> list[socket.socket]:
         """Sockets of the address: those that a router brought, else those passed, else new ones.
 
-        Raises `OSError` and `UnicodeError`.
+        Raises `OSError` if an address cannot be used, and `UnicodeError` for a host name that
+        cannot be one.
         """
         if not self._sockets:
             there = self._desk.take_sockets() or list(self._passed)
@@ -142,7 +144,7 @@ class ServedAddress:
 
     async def hear(self, keys: AccessTable = NO_KEYS) -> None:
         """From now on accept the connections of routers, send them tables and `keys`, and answer
-        their questions. Raises `OSError`."""
+        their questions. Raises `OSError` if a socket cannot be made."""
         await self._inner.start(self._rundir.inner_socket)
         await self._desk.start(self._rundir.router_socket, self._welcome(), keys)
         self._open.set()
@@ -187,13 +189,14 @@ class ServedAddress:
         self._sockets.clear()
 
     def kill(self) -> None:
-        """Kill the router at once."""
+        """Kill the router immediately."""
         if self._keeper is not None:
             self._keeper.kill()
 
 
 async def _listening(host: str, port: int) -> list[socket.socket]:
-    """New sockets on all addresses of a host name. Raises `OSError` and `UnicodeError`."""
+    """New sockets on all addresses of a host name. Raises `OSError` if an address cannot be used,
+    and `UnicodeError` for a host name that cannot be one."""
     loop = asyncio.get_running_loop()
     server = await loop.create_server(asyncio.Protocol, host, port, start_serving=False)
     try:

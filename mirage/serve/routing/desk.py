@@ -1,4 +1,6 @@
-"""The supervisor's end of the lines to its routers: it sends the table, and learns of requests."""
+"""The supervisor's end of the connections to its routers, the lines: it sends the table, and learns
+of requests.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from mirage.config import HttpSection
 from mirage.control.liveness import RunningTime
 from mirage.serve.access.forms import NO_KEYS, AccessTable
 from mirage.serve.ends.ending import Ending
-from mirage.serve.registry import Registry
+from mirage.serve.registry.registry import Registry
 from mirage.serve.roster.attendance import Attendance
 from mirage.serve.routed.messages import (
     BEAT_S,
@@ -51,11 +53,12 @@ LOOK_S = 0.05
 GRACE_S = 5.0
 """Seconds that a router has to say that it has drained, beyond the times of the drain itself."""
 SEEN_S = 2.0
-"""Most seconds to wait until routers act by what was sent."""
+"""Most seconds to wait until routers use what was sent."""
 
 
 class RouterDesk:
-    """The supervisor's end of all lines to routers: tells them what registry and roster have.
+    """The supervisor's end of all lines to routers: sends them tables made from registry and
+    roster, and has the roster admit their requests.
 
     `keep` has to run. A router that connects replaces the one before of the same machine. Beside
     the device's own router, those of other machines may connect.
@@ -69,13 +72,15 @@ class RouterDesk:
         self._doors: dict[str, str] = {}
         self._table = RouterTable()
         self.revision = 1
-        """Number of the newest table, keys, doors or certificate that was sent."""
+        """Number that each change sent to routers raises: of the table, keys, limits, doors or
+        certificate.
+        """
         self._keys_revision = 1
         self._http: dict[str, Any] | None = None
-        """Section `http` that holds since it was changed."""
+        """Section `http` since its last change while the server runs; None before a change."""
         self._below = registry.below_health()
         self._open: set[str] = set()
-        """Tenants to which routers pass requests on without asking."""
+        """Tenants to which routers may pass requests on without asking the supervisor."""
         self._shut: dict[str, int] = {}
         """Tenants to which requests are no longer passed on without asking, with the revision that
         says so, until all routers have seen it.
@@ -86,7 +91,7 @@ class RouterDesk:
         self._welcomes = asyncio.Event()
         """Set once the hello of a router that has connected may be answered."""
         self._sockets: list[socket.socket] = []
-        """Listening sockets that the last router brought."""
+        """Listening sockets that the device's own router brought last, until they are taken."""
         self._running = RunningTime(2 * BEAT_S)
         self._heard = 0.0
         """Time of the last sign of life of the device's own router, in seconds that this process
@@ -98,17 +103,19 @@ class RouterDesk:
         self.ends: Counter[str] = Counter({"died": 0, "hung": 0})
         """Numbers of the device's own routers that ended before the server, by cause."""
         self._cause: str | None = "died"
-        """Cause to count for the next end of a router; None once the server ends it."""
+        """Cause to count for the next end of the device's own router; None once the server ends it.
+        """
 
     async def open(self, path: Path) -> None:
         """Listen for routers, which wait for the answer to their hello until `start`. Raises
-        `OSError`."""
+        `OSError` if no socket can be made at `path`."""
         self._path = path
         await self.listen()
 
     async def start(self, path: Path, welcome: RouterWelcome, keys: AccessTable) -> None:
-        """From now on answer routers that connect with `welcome`, and send them tables and `keys`;
-        listen if `open` was not called. Raises `OSError`."""
+        """From now on send each router that connects `welcome` as the answer to its hello, then
+        tables and `keys`; listen if `open` was not called. Raises `OSError` if no socket can be
+        made at `path`."""
         self._keys = keys
         http = welcome.http if self._http is None else self._http
         self._welcome = msgspec.structs.replace(welcome, http=http)
@@ -117,7 +124,9 @@ class RouterDesk:
         self._welcomes.set()
 
     async def listen(self) -> bool:
-        """Listen at a new socket file; connected routers stay. Returns True. Raises `OSError`."""
+        """Listen at a new socket file; connected routers stay. Returns True. Raises `OSError` if no
+        socket can be made.
+        """
         self._entrance.listen(self._path)
         return True
 
@@ -138,7 +147,9 @@ class RouterDesk:
             self.look()
 
     def look(self) -> None:
-        """Send the table if it has changed, and the numbers of answers that are given up."""
+        """Send routers the table if it has changed, confirm drains that they have seen, and tell
+        each router which answers it must not wait for any more.
+        """
         if self._soon is not None:
             self._soon.cancel()
             self._soon = None
@@ -159,7 +170,7 @@ class RouterDesk:
         self._table = table
         self._shut = {n: since for n, since in self._shut.items() if n not in self._open}
         self._shut |= dict.fromkeys(before - self._open, self.revision)
-        self._lines.say(TableApplies(self.revision, table))
+        self._lines.say(TableApplies(self.revision, table, time.monotonic()))
 
     def holds(self, keys: AccessTable) -> None:
         """Send routers another table of keys."""
@@ -168,7 +179,7 @@ class RouterDesk:
         self._lines.say(KeysApply(self.revision, keys))
 
     def limits(self, http: HttpSection) -> None:
-        """Have the limits of this section from now on."""
+        """Send routers this section `http`, whose limits of clients apply from now on."""
         self.revision += 1
         self._http = http.model_dump()
         if self._welcomes.is_set():
@@ -176,19 +187,21 @@ class RouterDesk:
         self._lines.say(HttpApplies(self.revision, self._http))
 
     def opens(self, doors: dict[str, str]) -> None:
-        """Send routers the addresses of doors by device, if they are others."""
+        """Send routers the URLs of doors if they have changed; `doors` maps a device's name to its
+        URL.
+        """
         if doors != self._doors:
             self.revision += 1
             self._doors = doors
             self._lines.say(DoorsApply(self.revision, doors))
 
     def renews(self) -> None:
-        """Let the router read its certificate again, as a new router does when it starts."""
+        """Order all routers to read the files of their certificate again."""
         self.revision += 1
         self._lines.say(CertificateAgain(self.revision))
 
     async def seen(self) -> None:
-        """Return when all routers act by the newest table, keys and doors.
+        """Return when all routers use the newest table, keys and doors.
 
         Returns after `SEEN_S` seconds at the latest, also without a router.
         """
@@ -198,6 +211,16 @@ class RouterDesk:
             async with asyncio.timeout(SEEN_S):
                 while self._lines.own is None or self._lines.seen(0) < wanted:
                     await self._news.wait()
+
+    @property
+    def guests(self) -> list[str]:
+        """Names of the other machines whose routers are connected, sorted."""
+        return self._lines.guests
+
+    @property
+    def has_own(self) -> bool:
+        """True if the device's own router is connected."""
+        return self._lines.own is not None
 
     # -- one router ---------------------------------------------------------------------
 
@@ -229,7 +252,7 @@ class RouterDesk:
     def _takes(self, router: RouterCame) -> RouterLine:
         """Take a router's connection, which replaces the one before; return its line.
 
-        What the router before was running counts as ended.
+        Requests that were passed on by the router before count as ended.
         """
         if (before := self._lines.get(router.guest)) is not None:
             self._lost(before)
@@ -240,10 +263,10 @@ class RouterDesk:
         memory = self._memory if router.guest == OWN else {}  # its times are of this machine
         line.say(msgspec.structs.replace(self._welcome, memory=memory))
         line.say(KeysApply(self._keys_revision, self._keys))
-        line.say(HttpApplies(self._keys_revision, self._welcome.http))  # it may serve already
+        line.say(HttpApplies(self._keys_revision, self._welcome.http))  # it may be serving
         if self._doors:
             line.say(DoorsApply(self.revision, self._doors))
-        line.say(TableApplies(self.revision, self._table))
+        line.say(TableApplies(self.revision, self._table, time.monotonic()))
         return line
 
     def _lost(self, line: RouterLine) -> None:
@@ -277,8 +300,8 @@ class RouterDesk:
             backend.answers.awaits(line.guest, waits)
 
     def _confirm(self) -> None:
-        """Confirm drains that all routers have seen: the counts of requests they passed on are
-        final.
+        """Confirm the drains that all routers have seen: they pass on no more requests to these
+        tenants without asking, so the counts of such requests can only fall.
         """
         seen = self._lines.seen(self.revision)
         self._shut = {name: since for name, since in self._shut.items() if since > seen}
@@ -293,7 +316,9 @@ class RouterDesk:
     # -- what others want of it ---------------------------------------------------------
 
     async def ended(self, tenant: str, ending: Ending) -> EndVerdict:
-        """Tell routers that a tenant's engine has ended; return their verdict on its requests."""
+        """Tell routers that a tenant's engine has ended; return their verdict: which of its
+        requests may have caused the end.
+        """
         return await self._lines.ended(tenant, ending)
 
     async def connected(self) -> None:
@@ -305,7 +330,7 @@ class RouterDesk:
         """Let routers drain; return when all have refused new requests and ended the others, or
         left.
 
-        They have the times of the section `http`, and `GRACE_S`.
+        Returns at the latest after the two times of the section `http` for a drain and `GRACE_S`.
         """
         if not self._welcomes.is_set():  # no router has come
             return
@@ -317,8 +342,8 @@ class RouterDesk:
                     await self._news.wait()
 
     def end(self) -> None:
-        """Tell the device's own router to end, which is no failure then, and others to forget this
-        device.
+        """Tell all routers that this server ends: a router that this server has started ends too,
+        all others forget this device. An end of the own router counts as no failure then.
 
         Idempotent.
         """
@@ -331,15 +356,17 @@ class RouterDesk:
             await self._news.wait()
 
     def close(self) -> None:
-        """Stop listening, and close the sockets of a router. Idempotent."""
+        """Stop listening, and close the listening sockets that a router brought and that were not
+        taken. Idempotent.
+        """
         self._entrance.close()
         self._has([])
 
     # -- time ---------------------------------------------------------------------------
 
     async def keep(self) -> None:
-        """Look for changes and for silent routers of other machines, every `LOOK_S`. Never
-        returns.
+        """Look for changes every `LOOK_S` seconds, and drop the line of each router of another
+        machine that has been silent for `hang_s` seconds. Never returns.
         """
         below = 0.0
         while True:

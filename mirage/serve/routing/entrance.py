@@ -31,8 +31,8 @@ class RouterCame(NamedTuple):
 
 
 class RouterEntrance:
-    """Socket for routers. `comes` is called with each that has said hello; `close` ends
-    `listen`.
+    """Socket for routers. `comes` is called with each router that has said hello. `listen` begins
+    to accept routers, `close` stops that.
     """
 
     def __init__(self, comes: Callable[[RouterCame], Awaitable[None]]) -> None:
@@ -46,7 +46,9 @@ class RouterEntrance:
         return self._accepting is not None
 
     def listen(self, path: Path) -> None:
-        """Listen at `path`, in place of an earlier socket; connections stay. Raises `OSError`."""
+        """Listen at `path`, in place of an earlier socket; connections stay. Raises `OSError` if no
+        socket can be made there.
+        """
         path.unlink(missing_ok=True)
         listening = socket.socket(socket.AF_UNIX)
         try:
@@ -99,7 +101,8 @@ class RouterEntrance:
 async def _hello(there: socket.socket) -> tuple[list[socket.socket], str]:
     """Wait for a router's hello; return its sockets and its machine's name.
 
-    Raises `Broken` and `OSError`.
+    Raises `Broken` if the router closes the connection first, or begins with anything but a hello
+    of this protocol's version.
     """
     there.setblocking(False)
     channel: Channel[FromRouter] = Channel(there, FromRouter, most_descriptors=MOST_SOCKETS)

@@ -11,12 +11,14 @@ from typing import Protocol
 
 from aiohttp import web
 
-from mirage.serve import history, loaded, metrics, resizing
-from mirage.serve.openai import ApiError, errors_as_json
+from mirage.serve.api.openai import ApiError, errors_as_json
+from mirage.serve.http.private_site import PrivateSite
+from mirage.serve.metrics.registry import rendered
 from mirage.serve.overview import page
-from mirage.serve.private_site import PrivateSite
-from mirage.serve.registry import Registry
-from mirage.serve.resizing import Resize, resize_in
+from mirage.serve.registry import history, loaded
+from mirage.serve.registry.registry import Registry
+from mirage.serve.routed import resizing
+from mirage.serve.routed.resizing import Resize, resize_in
 from mirage.serve.routing.desk import RouterDesk
 
 
@@ -27,7 +29,8 @@ class Overview(Protocol):
 
 
 class InnerServer:
-    """Private HTTP server for the router: reads `registry`, and resizes tiers by `resize`."""
+    """Private HTTP server that only the router asks. It answers from `registry`, with `overview`,
+    and passes a change of the tiers' sizes to `resize`."""
 
     def __init__(
         self,
@@ -41,7 +44,7 @@ class InnerServer:
         self.site = PrivateSite()
 
     async def start(self, path: Path) -> None:
-        """Listen at `path`. Raises `OSError`."""
+        """Listen at `path`. Raises `OSError` if no socket can be made there."""
         app = web.Application(middlewares=[errors_as_json])
         app.add_routes(
             [
@@ -60,10 +63,10 @@ class InnerServer:
         await self.site.stop()
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        return web.Response(body=metrics.rendered(self._registry, self._desk.ends))
+        return web.Response(body=rendered(self._registry, self._desk.ends))
 
     async def _state(self, request: web.Request) -> web.Response:
-        """Body of ``/mirage/state``, answered once routers act by it."""
+        """Answer with the body of ``/mirage/state``, once routers have the newest table."""
         await self._desk.seen()
         return web.json_response(self._registry.state(reasons="reasons" in request.query))
 

@@ -1,4 +1,6 @@
-"""The router's process on the supervisor's side: started, ended if it hangs, started again."""
+"""The router's process on the supervisor's side: started, and started again after each end; killed
+first if it hangs.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from pathlib import Path
 from mirage.processes.marks import MarkedProcess
 from mirage.processes.pidfd import ProcessEnd
 from mirage.processes.reaper_client import ReaperClient
-from mirage.serve.logs import TO_STDERR, LogPlan
+from mirage.serve.logs.logs import TO_STDERR, LogPlan
 from mirage.serve.routing.desk import RouterDesk
 
 log = logging.getLogger(__name__)
@@ -36,7 +38,8 @@ RouterProcess = subprocess.Popen[bytes] | MarkedProcess
 
 
 class RouterKeeper:
-    """Keeps one router. Call `start` or `goes_on`, run `keep`, and call `stop` at the end."""
+    """Manager of a router process: it keeps the process running. Call `start` or `goes_on`, run
+    `keep`, and call `stop` at the end."""
 
     def __init__(
         self,
@@ -53,19 +56,23 @@ class RouterKeeper:
 
         `sockets` returns the sockets that a router listens on, which stay open when it ends.
         `began` is called with the process id of each router that is started. With `lease` a router
-        may outlive this process. It logs by `logs`.
+        may outlive this process. `logs` has the places and form of its log lines.
         """
         self._desk, self._reaper, self._line, self._sockets = desk, reaper, line, sockets
         self._began, self._lease, self._logs = began, lease, logs
         self._process: RouterProcess | None = None
 
     def goes_on(self, process: MarkedProcess) -> None:
-        """Take over the router of another supervisor, which connects to the desk by itself."""
+        """Take over the router process that another supervisor has started; the router connects to
+        the desk by itself.
+        """
         self._process = process
         self._reaper.began(process.pid)
 
     async def start(self) -> None:
-        """Start a router, which then connects to the desk. Raises `OSError`."""
+        """Start a router, which then connects to the desk. Raises `OSError` if it cannot be
+        started, or its address cannot be used.
+        """
         descriptors = [one.fileno() for one in await self._sockets()]
         level = logging.getLogger("mirage").getEffectiveLevel()
         words = [*PROGRAM, str(self._line), str(level), *map(str, descriptors)]
@@ -79,7 +86,7 @@ class RouterKeeper:
         self._began(self._process.pid)
 
     async def keep(self) -> None:
-        """Start another router whenever one ends or hangs. Never returns."""
+        """Kill a router that hangs, and start another one whenever none runs. Never returns."""
         while True:
             if self._process is not None:
                 await self._ends(self._process)
@@ -97,7 +104,7 @@ class RouterKeeper:
         await self._desk.left()
 
     def kill(self) -> None:
-        """Kill the router at once."""
+        """Kill the router immediately."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -119,7 +126,9 @@ class RouterKeeper:
             end.close()
 
     async def _end(self, patience_s: float) -> None:
-        """Wait `patience_s` seconds for the router to end, then kill it with all of its group."""
+        """Wait at most `patience_s` seconds for the router to end, then kill what is left of its
+        process group.
+        """
         process, self._process = self._process, None
         if process is None:
             return
@@ -128,7 +137,9 @@ class RouterKeeper:
 
 
 def _ended(process: RouterProcess, patience_s: float) -> None:
-    """Wait `patience_s` seconds for the process, then kill its group, and wait for all of it."""
+    """Wait at most `patience_s` seconds for the process, then kill its group, and wait until the
+    whole group has gone, at most `END_S` seconds.
+    """
     with contextlib.suppress(subprocess.TimeoutExpired, TimeoutError):
         process.wait(patience_s)
     with contextlib.suppress(ProcessLookupError):

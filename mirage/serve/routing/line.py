@@ -1,4 +1,6 @@
-"""One router on the line, on the supervisor's side: its requests, and the revision it has seen."""
+"""Connection (line) of a supervisor to one router, at the supervisor's end: the router's requests
+for admission, and the newest revision that the router has seen.
+"""
 
 from __future__ import annotations
 
@@ -30,18 +32,18 @@ JUDGED_S = 5.0
 
 
 class EndVerdict(NamedTuple):
-    """Verdict on the requests of an engine that ended; `words` are appended to those about the
-    end.
+    """Verdict of routers on an engine that ended: which of its requests may have caused the end.
+    `words` are appended to the log line about the end.
     """
 
     words: str = ""
     bodies: frozenset[str] = frozenset()
-    """Fingerprints of requests that may have ended the engine."""
+    """Digests of the bodies of requests that may have ended the engine."""
 
 
 class RouterLine:
-    """Requests of one router, asked of the `attendance`. Call `end` when the connection has
-    ended.
+    """Connection to one router, and its requests, which the `attendance` admits. Call `end` when
+    the connection has ended.
     """
 
     def __init__(
@@ -53,8 +55,10 @@ class RouterLine:
         heard: float,
     ) -> None:
         """`guest` is the name of the machine whose router it is, empty for the device's own;
-        `heard` is the present time in seconds. `look` sends the router what has changed; it is
-        called before a request is answered accordingly."""
+        `heard` is the present time, in seconds that this process has run. `look` sends routers a
+        table that has changed; it is called before each answer about an admission, so that the
+        table arrives first.
+        """
         self.guest, self.heard = guest, heard
         """Time of the router's last sign of life, in seconds that this process has run."""
         self._writer, self._attendance, self._look = writer, attendance, look
@@ -88,14 +92,17 @@ class RouterLine:
                 self._judged(tenant, EndVerdict(words, frozenset(bodies)))
 
     def counted(self, tenant: str, life: int) -> int:
-        """Requests that run at engine number `life`, to which the router passed them by itself."""
+        """Number of requests that run at the tenant's engine number `life`, and that the router
+        passed on without asking.
+        """
         count = self._counts.get(tenant)
         return count.running if count is not None and count.life == life else 0
 
     def end(self) -> list[TenantCount]:
-        """End all requests of the router, which has gone.
+        """Close the connection to a router that has gone, end its requests, and use empty verdicts
+        where its verdict is awaited.
 
-        Returns the counts of those that it had passed on by itself.
+        Returns the counts of requests that the router had passed on without asking.
         """
         self._writer.close()
         for number in list(self._tickets):
@@ -106,7 +113,8 @@ class RouterLine:
         return counts
 
     async def ended(self, tenant: str, ending: Ending) -> EndVerdict:
-        """Tell the router that a tenant's engine has ended; return its verdict on its requests.
+        """Tell the router that a tenant's engine has ended; return the router's verdict on the
+        requests that ran there: which of them may have caused the end.
 
         The verdict is empty if it does not come within `JUDGED_S` seconds.
         """

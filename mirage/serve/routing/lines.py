@@ -1,4 +1,6 @@
-"""Lines to all routers of one device: its own, and those of other machines."""
+"""Connections of a supervisor (lines) to all routers of its device: the device's own, and those of
+other machines.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ OWN = ""
 
 
 class RouterLines:
-    """Lines by the names of the routers' machines; that of the device's own router is empty."""
+    """Lines by the routers' machines, by name; the name is empty for the device's own router."""
 
     def __init__(self, attendance: Attendance) -> None:
         self._attendance = attendance
@@ -36,6 +38,11 @@ class RouterLines:
     def own(self) -> RouterLine | None:
         """Line to the device's own router; None if it is not connected."""
         return self._lines.get(OWN)
+
+    @property
+    def guests(self) -> list[str]:
+        """Names of the machines whose routers are connected, sorted; without the device's own."""
+        return sorted(guest for guest in self._lines if guest != OWN)
 
     def seen(self, otherwise: int) -> int:
         """Revision that all routers have seen; `otherwise` if no router is connected."""
@@ -64,7 +71,9 @@ class RouterLines:
                 self._count(count.tenant, count.life)
 
     async def ended(self, tenant: str, ending: Ending) -> EndVerdict:
-        """Tell all routers that a tenant's engine has ended; return their verdicts joined."""
+        """Tell all routers that a tenant's engine has ended; return their verdicts joined: which of
+        its requests may have caused the end.
+        """
         verdicts = await asyncio.gather(*(line.ended(tenant, ending) for line in self))
         words = dict.fromkeys(one.words for one in verdicts if one.words)
         bodies = frozenset(body for one in verdicts for body in one.bodies)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mirage.serve.registry import Registry, TenantServer
+from mirage.serve.registry.registry import Registry, TenantServer
 from mirage.serve.roster.attendance import Attendance
 from mirage.serve.routed.table import RoutedRow, RouterTable
 

@@ -61,14 +61,14 @@ class ServiceManager:
         self._tell("STOPPING=1")
 
     def status(self, line: str) -> None:
-        """Tell the manager in words how the server does, if the words have changed."""
+        """Tell the manager the `line` about the server's state, unless it has been told this line
+        last."""
         if line != self._status and self._tell(f"STATUS={line}"):
             self._status = line
 
     async def keep(self, decisions: Callable[[], int], status: Callable[[], str]) -> None:
-        """Tell the status, and ping the watchdog as long as the number of `decisions` grows.
-
-        Never returns.
+        """Tell the line that `status` returns, and ping the watchdog as long as the number that
+        `decisions` returns changes, both at intervals. Never returns.
         """
         if not self._address:
             await asyncio.Event().wait()
@@ -90,7 +90,10 @@ class ServiceManager:
             del self._owed[0]
 
     def _tell(self, text: str) -> bool:
-        """Send one message; false if it has to be sent again. It never blocks the event loop."""
+        """Send one message; false if it has to be sent again because the manager's socket is full.
+
+        Another error is only logged. Never blocks the event loop.
+        """
         if not self._address:
             return True
         was_behind, self._is_behind = self._is_behind, False

@@ -18,7 +18,8 @@ FIRST = 3
 def passed_sockets(environment: MutableMapping[str, str]) -> list[socket.socket]:
     """Sockets passed to this process; their variables are removed from `environment`.
 
-    Raises `ConfigError` if one does not listen on an IP address.
+    Raises `ConfigError` if one does not listen on an IP address, or if they are more than
+    `MOST_SOCKETS`.
     """
     count, pid = environment.pop("LISTEN_FDS", ""), environment.pop("LISTEN_PID", "")
     environment.pop("LISTEN_FDNAMES", None)

@@ -44,7 +44,10 @@ def span_s(rows: Sequence[PastRow]) -> float:
 
 
 def measured(rows: Sequence[PastRow], preemptions: int | None) -> TenantFigures:
-    """Figures of one tenant's requests, as they were measured; `preemptions` as in the result."""
+    """Figures of one tenant's requests, as they were measured.
+
+    `preemptions` is their number of preemptions, which the result has too; None if unknown.
+    """
     streams = [row for row in rows if row.first_s is not None]
     between = [
         (row.whole_s - (row.first_s or 0.0)) / (row.output - 1) for row in streams if row.output > 1

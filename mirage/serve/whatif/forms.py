@@ -35,7 +35,9 @@ class SceneTenant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Scene(msgspec.Struct, frozen=True, kw_only=True):
-    """Configuration as it is served, and the facts known about its engines."""
+    """Input of a simulation, without requests: a configuration that is served or may be, and the
+    facts known about its engines.
+    """
 
     config: dict[str, Any]
     """Sections and keys on which memory and steps depend; no share is ``auto``."""
@@ -56,7 +58,7 @@ class WhatIfFacts(msgspec.Struct, frozen=True, kw_only=True):
     now: Scene
     after: Scene
     preempted: dict[str, int]
-    """Number of preempted requests of each tenant since the first row of `PastTold`."""
+    """Number of preemptions of each tenant's requests since its first kept rows were added."""
     notes: tuple[str, ...] = ()
     """Sentences about effects that are not known."""
 
@@ -84,3 +86,6 @@ class PastTold(msgspec.Struct, frozen=True):
     requests: list[PastRow]
     next_since: int | None
     """Value of `since` for the next page; None if this page has the newest request."""
+    last: int
+    """Value of `since` for the requests that end after those of this page. Numbers may have gaps,
+    since requests of more than an hour ago and of removed tenants are dropped."""

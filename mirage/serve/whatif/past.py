@@ -43,7 +43,7 @@ class EndedRequest(NamedTuple):
 
     @property
     def streamed(self) -> bool:
-        """True if the time of its first token is known."""
+        """True if the time of the request's first token is known."""
         return not isnan(self.first_s)
 
 
@@ -83,20 +83,27 @@ class PastChunk(NamedTuple):
     tenant: str
     rows: bytes
     preempted: int
-    """Number of requests that the engine had preempted when the rows were added."""
+    """Number of preemptions by the engine, from its start until the rows were added."""
 
     @property
     def begin(self) -> int:
-        """Number of the row before its first."""
+        """Number of the row before the first one of this chunk."""
         return self.end - len(self.rows) // ROW.size
 
 
 class PastPage(NamedTuple):
-    """Some rows, each part of one tenant, in the order in which they were added."""
+    """Some rows in the order in which they were added, in parts with rows of one tenant each."""
 
     parts: list[tuple[str, bytes]]
-    next_since: int | None
-    """Number of the last row of this page; None if no newer row exists."""
+    last: int
+    """Number of the last row of this page; that of the row before if it has none."""
+    is_newest: bool
+    """True if no newer row exists."""
+
+    @property
+    def next_since(self) -> int | None:
+        """Number of the row after which the next page begins; None if no newer row exists."""
+        return None if self.is_newest else self.last
 
 
 class PastRequests:
@@ -140,13 +147,13 @@ class PastRequests:
         first = bisect_right(self._chunks, since, key=attrgetter("end"))
         for chunk in islice(self._chunks, first, None):
             if not left:
-                return PastPage(parts, at)
+                return PastPage(parts, at, is_newest=False)
             skipped = max(0, since - chunk.begin)
             rows = chunk.rows[skipped * ROW.size : (skipped + left) * ROW.size]
             taken = len(rows) // ROW.size
             parts.append((chunk.tenant, rows))
             left, at = left - taken, chunk.begin + skipped + taken
-        return PastPage(parts, at if at < self._end and parts else None)
+        return PastPage(parts, at, is_newest=at >= self._end or not parts)
 
     @property
     def chunks(self) -> list[PastChunk]:
@@ -155,7 +162,7 @@ class PastRequests:
 
 
 def preempted_in(chunks: Iterable[PastChunk]) -> dict[str, int]:
-    """Number of each tenant's requests that were preempted after its first chunk was added."""
+    """Number of preemptions of each tenant's requests after its first chunk was added."""
     last: dict[str, int] = {}
     found: dict[str, int] = {}
     for chunk in chunks:

@@ -1,4 +1,6 @@
-"""Prediction: the last hour's requests simulated under two configurations, and as measured."""
+"""Prediction of a change: the last hour's requests, simulated under the present configuration and
+under the changed one, beside the measured figures.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ class TenantPrediction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
-    """Predicted effects of a change."""
+    """Predicted effects of a change of the configuration on the latencies of all tenants."""
 
     requests: int
     span_s: float
@@ -53,7 +55,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Limited(Observer):
-    """Ends a simulation that takes more than `limit_s` seconds, with `NoPrediction`."""
+    """Observer that ends a simulation by `NoPrediction` after more than `limit_s` seconds."""
 
     def __init__(self, limit_s: float, clock: Callable[[], float]) -> None:
         self._limit_s, self._clock = limit_s, clock
@@ -74,7 +76,9 @@ def predict(
 ) -> Prediction:
     """Predict latencies before and after a change, by simulating past requests under both.
 
-    Each simulation has `limit_s` seconds of `clock`. Raises `NoPrediction`.
+    Each simulation has `limit_s` seconds of `clock`. Raises `NoPrediction` if it takes longer, if
+    there are fewer than `LEAST` requests, if the step times of a tenant with requests are unknown,
+    if a model does not fit into its share, or if the changed configuration serves no tenant.
     """
     served = facts.now.tenants
     cached = {name for name, one in served.items() if one.shape.max_extents}
@@ -82,6 +86,8 @@ def predict(
     rows = known[-MOST:]
     if len(rows) < LEAST:
         raise NoPrediction(f"fewer than {LEAST} requests in the last hour")
+    if not facts.after.tenants:
+        raise NoPrediction("no tenant of it can be served")
     now = _run(facts.now, rows, limit_s, clock)
     after = _run(facts.after, rows, limit_s, clock)
     of: dict[str, list[PastRow]] = defaultdict(list)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import msgspec
 from aiohttp import web
 
-from mirage.serve.openai import ApiError
+from mirage.serve.api.openai import ApiError
 from mirage.serve.whatif.forms import PastRow, PastTold
 from mirage.serve.whatif.past import PastPage, PastRequests, requests_in
 
@@ -21,7 +21,10 @@ PAGE_ROWS = 5_000
 
 
 async def answer(past: PastRequests, request: web.Request) -> web.Response:
-    """Answer with a page, as `since` and `limit` in the query select it. Raises `ApiError`."""
+    """Answer with the first `limit` requests after number `since`, both as the query has them.
+
+    Raises `ApiError` for values that are out of bounds.
+    """
     since = _whole(request.query, "since", 0, 0, 2**62)
     limit = _whole(request.query, "limit", PAGE_ROWS, 1, PAGE_ROWS)
     now = time.monotonic()
@@ -45,12 +48,12 @@ def encoded(page: PastPage, offset: float) -> bytes:
         for tenant, packed in page.parts
         for one in requests_in(packed)
     ]
-    return msgspec.json.encode(PastTold(rows, page.next_since)) + b"\n"
+    return msgspec.json.encode(PastTold(rows, page.next_since, page.last)) + b"\n"
 
 
 def _whole(query: Mapping[str, str], name: str, usual: int, least: int, most: int) -> int:
-    """Whole number of a query's key, `usual` if it is not given. Raises `ApiError` out of
-    bounds.
+    """Whole number of a query's key, `usual` if it is not given. Raises `ApiError` for
+    any other value than `least` to `most`.
     """
     word = query.get(name)
     if word is None:

@@ -1,4 +1,5 @@
-"""Scenes for a simulation, made from a configuration and the facts known about its engines.
+"""Inputs of simulations, the scenes, made from a configuration and the facts known about its
+engines.
 
 Step times are those of `device.profile`; if it does not cover a model, those that the tenant's
 engine has measured.
@@ -15,10 +16,10 @@ from mirage.config import Config, ConfigError, TenantSection
 from mirage.control.roster.needs import SwitchTimes
 from mirage.profiles import Hardware
 from mirage.protocol import ModelShape, Report
-from mirage.serve.fit import Fit
+from mirage.serve.fit.fit import Fit
+from mirage.serve.models.served_shape import served_shape
+from mirage.serve.models.shapes import UnknownShape
 from mirage.serve.roster.declared import LINK_BYTES_S, bytes_of, shape_of, switch_times
-from mirage.serve.served_shape import served_shape
-from mirage.serve.shapes import UnknownShape
 from mirage.serve.whatif.forms import Scene, SceneSteps, SceneTenant, StepBound
 from mirage.simulate.roofline import PS, Roofline
 
@@ -51,7 +52,7 @@ UNKNOWN = KnownEngine()
 def scene(
     config: Config, fits: Mapping[str, Fit], known: Mapping[str, KnownEngine], link: float | None
 ) -> Scene:
-    """Facts that a simulation of `config` needs; it may be served now, or later.
+    """Facts that a simulation of `config` needs, a configuration that is served now or may be.
 
     Tenants without a `Fit` are left out. `link` is in bytes a second, None if unknown. Raises
     `ConfigError` if the profile cannot be read.
@@ -85,8 +86,9 @@ def comes_and_goes(config: Config) -> bool:
 
 def _sections(config: Config, fits: Mapping[str, Fit]) -> dict[str, object]:
     told = config.model_dump(mode="json", include=SECTIONS, exclude_none=True)
-    page = next(iter(fits.values())).page.bytes
-    told["device"] = {"memory": config.device.memory, "page": page}
+    told["device"] = {"memory": config.device.memory}
+    for fit in fits.values():  # they have the page in common
+        told["device"]["page"] = fit.page.bytes
     told["tenants"] = [
         tenant.model_dump(mode="json", include=KEYS, exclude_none=True)
         for tenant in config.tenants
@@ -132,7 +134,8 @@ def _by_profile(
 def _by_engine(report: Report | None, layers: int, alone: bool) -> SceneSteps | None:
     """Step times as the engine measured them; None if it has measured none.
 
-    With `alone` T_c leaves out the compute of other engines, and bounds the step time.
+    With `alone` (on a GPU) a step takes at most T_c for each layer, because T_c leaves out the
+    compute of other engines.
     """
     if report is None or not report.step_s:
         return None

@@ -17,7 +17,8 @@ FIGURES = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "whole_ms": "whole"}
 
 
 def shown(prediction: Prediction) -> str:
-    """Table of the figures now and after, the error of the simulation, and notes."""
+    """Table of each tenant's figures with the present configuration and after the change, then the
+    inaccuracy of the simulation (simulated medians over measured ones), and notes."""
     rows = [HEADINGS, *_rows(prediction)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
     lines = [_title(prediction), *(_line(row, widths) for row in rows), *_error(prediction)]

@@ -1,4 +1,6 @@
-"""Simulated world made from a scene and past requests. Pure."""
+"""Simulated world of engines, made from a scene (a configuration and facts) and past requests.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ IDLE = SceneSteps(((PS // 1000, 0, 0, 0, 0),), (0, 0, 0, 0, 0), "nobody asks it"
 
 
 def arrivals(scene: Scene, past: Iterable[PastRow]) -> dict[str, list[SimulatedRequest]]:
-    """Requests of the scene's tenants, each in order of arrival; the first request is at time 0."""
+    """Past requests of the scene's tenants, in order of arrival, by tenant. Time 0 is the first
+    arrival in `past`; requests are cut to the tenant's `max_model_len`.
+    """
     rows = sorted(past, key=lambda row: row.t)
     begin_t = rows[0].t if rows else 0.0
     longest = {one.name: one.max_model_len for one in config_of(scene).tenants}
@@ -58,10 +62,11 @@ def config_of(scene: Scene) -> Config:
 
 
 def world(scene: Scene, asked: Arrivals, stands: Mapping[str, Stand] | None = None) -> World:
-    """World of engines with the requests that each is `asked`, and the decider of their memory.
+    """Simulated engines with the requests that each is `asked`, and the arbiter of their memory.
 
-    `stands` are the tenants' first states if they come and go; without them the tenants with most
-    requests are awake. Raises `DoesNotFitError` for a share that does not hold its model.
+    `stands` tells which tenants are awake or asleep at first, if tenants may sleep and wake; if it
+    is None, those with most requests are awake. Raises `DoesNotFitError` for a share that does not
+    hold its model.
     """
     config = config_of(scene)
     co_running = scene.shares_compute and config.sharing.mode == "spatial"

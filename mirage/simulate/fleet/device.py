@@ -1,4 +1,5 @@
-"""One device of several: its world while it is not lost, and its engines over all its lives."""
+"""One device of several: its world while it is not lost, and its engines over all its lives (a life
+lasts until the device is lost)."""
 
 from __future__ import annotations
 
@@ -21,13 +22,14 @@ from mirage.simulate.world import Observer, World
 
 
 class DeviceObserver(Observer):
-    """Observes the world of one device. Subclasses override its methods, as those of `Observer`."""
+    """Observer of one device's world. Subclasses override its methods, as those of `Observer`."""
 
     def __init__(self, device: PlacedDevice, world: World) -> None:
         self.device, self.world = device, world
 
     def finished(self, engine: Engine, request: SimulatedRequest) -> None:
-        """Count a finished request. A subclass that overrides this must call it."""
+        """Note that a request has finished and is no longer in flight. A subclass that overrides
+        this must call it."""
         self.device.in_flight[engine.name] -= 1
 
 
@@ -120,7 +122,7 @@ class PlacedDevice:
         self.world.happens(partial(self._roster.wish, tenant, wish), now)
 
     def is_ready(self, tenant: str, since: int) -> bool:
-        """True if the tenant is ready now, or was after `since`."""
+        """True if the tenant is ready now, or became ready after `since` (picoseconds)."""
         return self._roster.is_ready(tenant, since)
 
     def is_gone(self, tenant: str) -> bool:

@@ -37,26 +37,26 @@ class LossCause(StrEnum):
     """Reason why a request is not answered."""
 
     DEVICE = "device_lost"
-    """Its device was lost while the request was there, and its answer had begun or no other replica
-    was there.
-    """
+    """The request's device was lost while the request was there, and its answer had begun or no
+    other replica was there."""
     NO_REPLICA = "no_replica"
-    """It arrived while no replica of its model was there."""
+    """The request arrived while no replica of its model was there."""
 
 
 class FleetObserver:
-    """Observes the run of a fleet without changing it. Subclasses override its methods."""
+    """Observer of the run of a fleet, which it does not change. Subclasses override its methods."""
 
     def of(self, device: PlacedDevice, world: World) -> DeviceObserver:
-        """Make the observer of a device's new world."""
+        """Return an observer for a device whose simulation (`world`) begins anew."""
         return DeviceObserver(device, world)
 
     def lost(self, tenant: str, request: SimulatedRequest, cause: LossCause) -> None:
-        """A request was lost for `cause` and will not be answered."""
+        """Note that a request was lost for `cause` and will not be answered."""
 
 
 class Fleet:
-    """Devices with their engines, a router, and failures. Times in picoseconds."""
+    """Several simulated devices with their engines, the router before them, and failures of
+    devices. Times are picoseconds."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Fleet:
         }
         self._replicas = {t: [self.devices[d] for d in on] for t, on in setup.placement.items()}
         self.mover = None if moving is None else FleetMover(setup, variant, self.devices, past)
-        """Moves models between devices over time; None if each model stays."""
+        """Mover of models between devices over time; None if each model stays."""
         self._changes = _changes(setup)
         routed = [tenant for tenant in arrivals if tenant not in self._feeds]
         self._arrivals = merge(*(_keyed(i, t, arrivals[t]) for i, t in enumerate(routed)))
@@ -142,8 +142,9 @@ class Fleet:
                 device.world.check()
 
     def _next_time(self) -> int:
-        """Time of the next change of devices, routing decision, meeting of devices, or move; moves
-        end with the arrivals.
+        """Time of the next event that concerns several devices: a loss or return of a device, a
+        routing decision, a time up to which all devices are simulated, or a move. There are no
+        moves after the last arrival.
         """
         change = self._changes[0][0] if self._changes else NEVER
         if self._next is None:
@@ -152,7 +153,7 @@ class Fleet:
         return min(change, self._next[0], self._together, tick)
 
     def _meet(self, now: int) -> None:
-        """Simulate all devices up to `now`; plan the next meeting if feeds have requests left."""
+        """Simulate all devices up to `now`; plan the next such time if feeds have requests left."""
         for device in self.devices.values():
             device.advance(now)
         self._refuse(self._feeds, now)

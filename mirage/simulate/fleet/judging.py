@@ -58,10 +58,12 @@ class ReplicaPart(NamedTuple):
     place: int
     """Position among its model's replicas that get requests; -1 if it gets none."""
     weights: tuple[float, ...]
+    """Part of the model's requests that each of these replicas gets, in the order of `place`."""
 
 
 class KindOfDevice(Protocol):
-    """Makes worlds of one kind of device."""
+    """Function that makes worlds, simulations of one device with its engines, for all devices of
+    one kind."""
 
     def __call__(
         self, asked: Mapping[str, list[SimulatedRequest]], stands: Mapping[str, Stand]
@@ -72,7 +74,7 @@ class KindOfDevice(Protocol):
 
 
 class SetupKind:
-    """Makes worlds of a device of an experiment, under one policy."""
+    """Maker of worlds of a device of an experiment, under one policy."""
 
     def __init__(self, setup: Setup, variant: Variant) -> None:
         self._setup, self._variant = setup, variant
@@ -108,7 +110,8 @@ class SimulatedVerdicts:
         limits: LatencyLimits,
         is_over: Callable[[], bool] = never_over,
     ) -> None:
-        """`kinds` has a maker of worlds by device; devices with the same object share results."""
+        """`kinds` has the function that makes a device's worlds, by device; devices with the same
+        function share results."""
         self._kinds, self._limits, self._is_over = kinds, limits, is_over
         self._known: dict[int, dict[tuple[int, tuple[ReplicaPart, ...]], Mapping[str, int]]] = {}
         self.runs = 0
@@ -121,7 +124,8 @@ class SimulatedVerdicts:
     def within(
         self, device: str, window: WindowRows, there: tuple[ReplicaPart, ...]
     ) -> Mapping[str, int]:
-        """Number of each model's requests that the device serves within limits.
+        """Number of each model's requests in `window` that the device serves within the limits, if
+        `there` are the models on it.
 
         Raises `JudgeOver` if a simulation is needed and the time is over.
         """
@@ -151,7 +155,8 @@ class SimulatedVerdicts:
 
 
 class WithinLimits(Observer):
-    """Counts requests within limits, by model. Raises `JudgeOver` when the time is over."""
+    """Observer that counts the requests within limits, by model. It raises `JudgeOver` once the
+    judge's time is over."""
 
     def __init__(
         self, world: World, limits: LatencyLimits, is_over: Callable[[], bool] = never_over

@@ -44,14 +44,16 @@ class LoadLog:
         self._windows: dict[int, dict[str, list[SentRow]]] = {}
 
     def came(self, tenant: str, request: SimulatedRequest) -> None:
-        """Note a request; one from before the run has a negative arrival."""
+        """Add a request to the load of its tenant. A request from before the run has a negative
+        arrival.
+        """
         number, since = divmod(request.arrival, self._window_ps)
         rows = self._windows.setdefault(number, {}).setdefault(tenant, [])
         rows.append((since, request.prompt, request.output))
 
     def whole(self, now: int) -> list[WindowRows]:
-        """The last complete windows before `now`, beginning with the first of which requests are
-        known.
+        """The last complete windows before `now`, `most` at most, beginning with the first of which
+        requests are known. Older windows are deleted.
         """
         end = now // self._window_ps
         first = max(end - self._most, min(self._windows, default=end))

@@ -17,7 +17,8 @@ def load(
 ) -> Setup | FleetSetup:
     """Read and check one experiment, whose policies are names in `known`.
 
-    A file with the key `devices` gives a `FleetSetup`. Raises `ConfigError` with one line.
+    A file with the key `devices` gives a `FleetSetup`. Raises `ConfigError` if the file cannot be
+    read, or the experiment cannot be simulated.
     """
     raw = read_yaml(path)
     if not (isinstance(raw, dict) and "devices" in raw):

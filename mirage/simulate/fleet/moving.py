@@ -5,7 +5,7 @@ reads the parameters from the machine's disk, one start after the other, and beg
 room; a wake waits for the link. A drain closes the route and waits for all running requests; a
 drain before a sleep leaves the route open, and the device's roster drains the model. No decision is
 made before the steps of the last one are over. A lost device takes its processes along: steps that
-were to bring a model there are dropped, and a new decision is made at once.
+were to bring a model there are dropped, and a new decision is made immediately.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class MoveNote(NamedTuple):
 
 
 class FleetMover:
-    """Moves models between devices. Times in picoseconds."""
+    """Mover of models between the devices of a fleet. Times are picoseconds."""
 
     def __init__(
         self,
@@ -82,7 +82,8 @@ class FleetMover:
         """Steps of the present decision that are not over."""
         self._under_way: Iterator[None] | None = None
         self._kept: set[str] = set()
-        """Models of the present decision whose remaining steps are dropped."""
+        """Models that keep their placement: their remaining steps of the present decision are
+        dropped."""
         self._now = 0
         self._due = 0 if past else round(moving.decide_s * PS)
         """Time of the next decision, if no steps are under way at that time."""
@@ -103,12 +104,12 @@ class FleetMover:
     # -- the router ---------------------------------------------------------------------
 
     def came(self, tenant: str, request: SimulatedRequest) -> None:
-        """A request has come to the router."""
+        """Note that a request has come to the router, as load for later decisions."""
         self._log.came(tenant, request)
 
     def open(self, tenant: str) -> list[PlacedDevice]:
-        """Devices to which its requests may go, sorted by name: those where it is awake, or all if
-        there are none.
+        """Devices to which requests of a tenant may go, sorted by name: those where it is awake, or
+        all of its devices if it is awake on none.
         """
         awake = self.placement.awake(tenant)
         names = [name for name in self._open[tenant] if name in awake] or self._open[tenant]
@@ -117,7 +118,7 @@ class FleetMover:
     # -- what happens -------------------------------------------------------------------
 
     def tick(self, now: int) -> None:
-        """Continue the steps under way; without any, decide if it is time."""
+        """Continue the steps under way; if there are none, decide if it is time."""
         self._now = now
         self._go_on()
         if self._under_way is None and now >= self._due:
@@ -125,7 +126,8 @@ class FleetMover:
         self.next_time = self._due if self._under_way is None else now + LOOK_PS
 
     def lost(self, device: str, now: int) -> None:
-        """A device is lost, with all its processes."""
+        """Note that a device is lost with all its processes, drop the steps that concerned them,
+        and set the next decision as `back` does."""
         gone = {place for place in self.placement.places if place.device == device}
         self.placement = DevicePlacement(self.placement.places - gone)
         for place in gone:
@@ -140,7 +142,8 @@ class FleetMover:
         self.back(now)
 
     def back(self, now: int) -> None:
-        """The set of devices has changed: make the next decision at once."""
+        """Set `now` as the time of the next decision, because the set of devices has changed. A
+        `tick` makes it, once no step is under way."""
         self._due = self.next_time = now
 
     # -- decisions ----------------------------------------------------------------------

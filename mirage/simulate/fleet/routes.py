@@ -1,4 +1,4 @@
-"""Routes of requests: a replica is chosen by the number of requests in flight at each. Pure."""
+"""Routes of requests: which replica of a model a request goes to. Pure."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ class ReplicaLoad(NamedTuple):
 
 
 Route = Callable[[SimulatedRequest, Sequence[ReplicaLoad]], int]
-"""Index of the replica that a request goes to. The replicas are sorted by the names of their
-devices; there is at least one.
+"""Function that returns the index of the replica to which a request goes. The replicas are sorted
+by the names of their devices; there is at least one.
 """
 
 
 class ServedRoutes:
-    """The routes of `mirage serve`: a session or prefix stays at its replica, any other request
-    goes by the wait.
+    """The routing of `mirage serve` for simulated replicas: a request with a session or prefix goes
+    to the replica of that key unless it is overloaded, any other request to the replica with the
+    shortest expected wait.
 
-    Prefixes are known if engines keep prefixes. The speed of a replica is not known here, so waits
-    are estimated by the requests in flight.
+    Sessions and prefixes are known only if engines keep prefixes. All replicas count as equally
+    fast, so the expected wait is the number of requests in flight.
     """
 
     def __init__(self) -> None:

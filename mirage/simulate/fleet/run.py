@@ -10,7 +10,7 @@ from mirage.simulate import workload
 from mirage.simulate.fleet.fleet import Fleet, LossCause
 from mirage.simulate.fleet.moving import FleetMover
 from mirage.simulate.fleet.setup import FleetSetup
-from mirage.simulate.run import Metrics, measured, metrics
+from mirage.simulate.run import Metrics, measured, metrics, run_from
 
 
 def run_fleet(
@@ -25,20 +25,13 @@ def run_fleet(
     and moves between devices.
 
     Lost requests (by cause) and retried ones are counted too. `skipping` simulates many equal steps
-    at once. `begun` is called with the fleet before the simulated time begins.
+    in one go. `begun` is called with the fleet before the simulated time begins.
     """
     fleet = Fleet(setup, setup.variant(policy), seed, skipping=skipping)
     begun(fleet)
     start = workload.peak_end(setup, seed)
-    if start:
-        fleet.run(until=start)
-        for engine in fleet.engines:
-            engine.tally.restart()
-    fleet.run()
-    fleet.check()
+    run_from(fleet, start)
     engines = fleet.engines
-    for engine in engines:
-        engine.tally.flush()
     tenants = {t: [e for e in engines if e.name == t] for t in setup.placement}
     found = measured(policy, seed, tenants, start)
     for tenant, figures in found["tenants"].items():

@@ -82,7 +82,8 @@ class SimulatedMoving(Strict):
     """GiB of host memory for master copies; unlimited if left out."""
     disk_gb_s: PositiveFloat = 2.0
     evaluations: Count = 60
-    """Most placements that one decision evaluates; the next keys are further `PlacementRules`."""
+    """Most windows of placements that one decision may have judged; the next keys are further
+    `PlacementRules`."""
     gain: Part = DEFAULTS.gain
     gain_per_gib: Part = DEFAULTS.gain_per_gib
     rest_s: Annotated[float, Field(ge=0, le=1e6)] = DEFAULTS.rest_s

@@ -26,8 +26,8 @@ class FleetSetup:
         near: Path | None = None,
         known: Mapping[str, variants.Variant] = variants.VARIANTS,
     ) -> None:
-        """Check the experiment, whose policies are names in `known`. Raises `ConfigError` with one
-        line.
+        """Check the experiment, whose policies are names in `known`. Profiles that it names by path
+        are relative to `near`. Raises `ConfigError` with one line if it cannot be simulated.
         """
         self.experiment, self.near, self.known = experiment, near or Path(), known
         self.models = {t.name: profiles.model(t.model, near) for t in experiment.tenants}
@@ -52,7 +52,9 @@ class FleetSetup:
             """Set-up of each device that may have a tenant, by its name."""
         else:
             if experiment.roster is None:
-                raise ConfigError("moving is for models that come and go: write roster, perhaps {}")
+                raise ConfigError(
+                    "moving works only with a roster: write roster: {}, or leave moving out"
+                )
             asked = {d.hardware or experiment.hardware for d in devices}
             kinds = {name: self._kind(name, hardware[name]) for name in sorted(asked)}
             self.devices = {d.name: kinds[d.hardware or experiment.hardware] for d in devices}
@@ -60,13 +62,15 @@ class FleetSetup:
         self.shapes = {name: self._first(name).shapes[name] for name in self.models}
 
     def comparing(self, policies: list[str]) -> FleetSetup:
-        """A copy of this set-up with other policies. Raises `ConfigError`."""
+        """A copy of this set-up with other policies. Raises `ConfigError` for a policy that is
+        unknown or cannot be simulated here.
+        """
         changed = self.experiment.model_copy(update={"policies": policies})
         return FleetSetup(changed, self.near, self.known)
 
     def tenant(self, name: str) -> SimulatedTenant:
         """The tenant of that name."""
-        return next(t for t in self.experiment.tenants if t.name == name)
+        return self.experiment.tenant(name)
 
     def max_len(self, tenant: str) -> int:
         """Most tokens of a request to this tenant, prompt and output together."""
@@ -134,7 +138,9 @@ class FleetSetup:
         return {name: m for name, m in self.models.items() if device in self.placement[name]}
 
     def _tenants(self, device: str, hardware: Hardware) -> list[SimulatedTenant]:
-        """Tenants of a device with their shares, in the order of the file. Raises `ConfigError`."""
+        """Tenants of a device with their shares, in the order of the file; with a roster as the
+        file has them. Raises `ConfigError` if they do not fit.
+        """
         experiment = self.experiment
         tenants = [t for t in experiment.tenants if device in self.placement[t.name]]
         if experiment.roster is not None:

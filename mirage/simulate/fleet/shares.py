@@ -11,7 +11,7 @@ from mirage.protocol import ModelShape
 from mirage.simulate.experiment import AUTO_SHARE, SimulatedTenant
 
 FINE = 1e6
-"""Number of steps of a per cent to which shares are rounded."""
+"""Number of parts of one per cent: shares are rounded down to whole parts."""
 
 
 def filled(
@@ -23,8 +23,8 @@ def filled(
     """Tenants of one device, each with a share.
 
     A share that was left out is the least with all layers in place, plus a part of the free rest of
-    the device in proportion to `pressure`. Raises `ConfigError` if the tenants do not fit the
-    device.
+    the device in proportion to the tenant's `pressure`, a weight. Raises `ConfigError` if the
+    tenants do not fit the device.
     """
     left_out = [tenant.name for tenant in tenants if tenant.share == AUTO_SHARE]
     least = {name: _least(shapes[name], device_bytes) for name in left_out}

@@ -32,12 +32,12 @@ class Borrower:
                 self._lines.append((lender, line))
 
     def use(self, offset: int) -> int:
-        """Return the address of a byte, mapped until `let_go`. Raise `KeyError` if it cannot be
-        had."""
+        """Return the address of the byte at `offset`, mapped until `let_go`. Raise `KeyError` if
+        its memory cannot be had."""
         return self._line(offset).use(offset)
 
     def let_go(self, offset: int) -> None:
-        """End one use; call it once for each `use`."""
+        """End one use of the memory at `offset`; call it once for each `use`."""
         self._line(offset).let_go(offset)
 
     def close(self) -> None:

@@ -1,5 +1,5 @@
-"""Engine's end of a line to the owner of memory: a piece is taken when it is first needed, until it
-is wanted back.
+"""Engine's end of a connection to the owner of memory: a piece is mapped or locked when it is first
+needed, until it is wanted back.
 
 A thread listens to the line, because the engine's own thread may be at rest.
 """
@@ -33,14 +33,15 @@ class Taken(Sized, Protocol):
     def address(self) -> int: ...
 
     def close(self) -> None:
-        """Unmap or unlock it; no copy may be in progress. Raises `VmmError`."""
+        """Unmap or unlock the taken memory; no copy may be in progress. Raises `VmmError` if the
+        driver refuses."""
 
 
 T = TypeVar("T", bound=Taken)
 
 
 class EngineLine(Generic[T]):
-    """Pieces of memory that an engine takes over a line and uses.
+    """Pieces of memory that an engine takes and uses, over a connection to their owner (the line).
 
     `take` is called with a piece's offset, its bytes, and the descriptors that came with it, and
     returns the taken memory. `tell` is called once with a reason if the line is lost. With
@@ -61,7 +62,7 @@ class EngineLine(Generic[T]):
         self._take, self._tell, self._lasting = take, tell, lasting
         self._taken: RangeMap[T] = RangeMap()
         self._uses: Counter[int] = Counter()
-        """Number of copies in progress, by the first offset of their piece."""
+        """Number of copies in progress, by the offset at which their piece begins."""
         self._dropping: set[int] = set()
         self._gone: set[int] = set()
         """Offsets that were wanted, and whose memory cannot be had."""
@@ -73,8 +74,8 @@ class EngineLine(Generic[T]):
         self._thread.start()
 
     def use(self, offset: int) -> int:
-        """Return the address of a byte, valid until `let_go`. Raise `KeyError` if it cannot be
-        had."""
+        """Return the address of the byte at `offset`, valid until `let_go`. Raise `KeyError` if its
+        memory cannot be had, or its owner does not answer within `WANT_S`."""
         with self._change:
             found = self._taken.at(offset)
             if found is None:
@@ -87,7 +88,7 @@ class EngineLine(Generic[T]):
             return piece.address + offset - start
 
     def let_go(self, offset: int) -> None:
-        """End one use of a piece; call it once for each `use`."""
+        """End one use of the piece with the byte at `offset`; call it once for each `use`."""
         with self._change:
             found = self._taken.at(offset)
             assert found is not None, offset
@@ -108,7 +109,7 @@ class EngineLine(Generic[T]):
     def _want(self, offset: int) -> None:
         """Ask for a byte's memory, and wait until it is taken or known to be unavailable.
 
-        An owner that hangs costs one wait: nothing more is asked until the line is heard again.
+        An owner that hangs costs one wait: nothing more is asked until it sends a message again.
         """
         if self._lost or self._silent:
             return

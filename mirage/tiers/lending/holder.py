@@ -54,7 +54,8 @@ class Holder:
     def __init__(
         self, driver: CudaDriver, server: Channel[FromServer], path: Path, host: Region
     ) -> None:
-        """Listen at `path`. Raises `OSError` and `VmmError`."""
+        """Listen at `path`. Raises `OSError` if no socket can be made there, and `VmmError` if the
+        driver refuses memory or a stream."""
         self._driver, self._server, self._host = driver, server, host
         self._stream = driver.stream()
         self._bounce = host_buffer(BOUNCE_BYTES, driver.host_node)
@@ -183,7 +184,12 @@ class Holder:
         if lent.slab is None or lent.wanted_back:
             engine.tell(said.Gone(wanted))
             return
-        fd = lent.slab.export()
+        try:
+            fd = lent.slab.export()
+        except VmmError as error:
+            logger.warning("a copy cannot be given to an engine: %s", error)
+            engine.tell(said.Gone(wanted))
+            return
         lent.with_engines.add(engine)
         try:
             engine.tell(said.Here(start, lent.nbytes), [fd])

@@ -1,4 +1,4 @@
-"""Server's end of the holders: it starts them, sends them orders, and detects their ends."""
+"""Server's end of holders, the processes that own peers' memory: starts, orders, and their ends."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ class HolderRefused(Exception):
 
 
 class Owner(Protocol):
-    """Pool as the holders' orders see it. Calls may come from any thread, also after its end."""
+    """Pool, which is told the outcomes of orders to holders, and their ends. Calls may come from
+    any thread, also after the pool's end."""
 
     def moved(self, name: Name, *, whole: bool) -> None: ...
 
@@ -69,10 +70,10 @@ class Lenders:
     def start(
         self, owner: Owner, host_fd: int, starts: Mapping[str, int], sizes: Mapping[str, int]
     ) -> tuple[LentBy, ...]:
-        """Start a holder for each peer and return the lenders; `starts` are the first offsets of
-        their memory in the pool.
+        """Start a holder for each peer and return the lenders; `starts` has the offset at which
+        each peer's memory begins in the pool, and `sizes` its bytes, by the peer's name.
 
-        Raise `HolderRefused`; nothing is left then.
+        Raise `HolderRefused` if a GPU cannot lend; then all holders are ended.
         """
         try:
             for name, gpu in self._gpus.items():
@@ -89,15 +90,17 @@ class Lenders:
         )
 
     def lend(self, device: str, memory: ByteRange) -> bool:
-        """Begin to make memory; False if its holder has ended."""
+        """Order the holder of a device to make `memory`; False if the holder has ended."""
         return self._lenders[device].lend(memory)
 
     def take_back(self, device: str, memory: ByteRange) -> bool:
-        """Begin to release lent memory; False if its holder has ended and the memory with it."""
+        """Order the holder of a device to release lent `memory`; False if the holder has ended, and
+        the memory with it."""
         return self._lenders[device].take_back(memory.offset)
 
     def move(self, device: str, name: Name, source: ByteRange, target: int) -> bool:
-        """Begin to copy a block to host memory; False if its holder has ended."""
+        """Order the holder of a device to copy a block to host memory; False if the holder has
+        ended."""
         return self._lenders[device].move(name, source, target)
 
     def pids(self) -> dict[str, int]:
@@ -133,7 +136,8 @@ class _Lender:
                 self._channel.close()
                 raise HolderRefused(f"{device}: {error.strerror}") from None
         self._lock = threading.Lock()
-        """Lock of the three fields below, and of what is put into `_letters`."""
+        """Lock of `_ended`, `_moving`, `_returning` and `_moves`, and of what is put into
+        `_letters`."""
         self._ended = False
         self._moving: dict[int, Name] = {}
         self._returning: set[int] = set()
@@ -188,7 +192,7 @@ class _Lender:
     def end(self) -> None:
         self._wanted = True
         self._letters.put(None)
-        self._channel.shut()  # it ends by that
+        self._channel.shut()  # the holder ends by that
         try:
             self._process.wait(END_S)
         except subprocess.TimeoutExpired:
@@ -243,7 +247,7 @@ class _Lender:
         if self._wanted:
             return
         logger.error("peer %s is lost: %s; its KV blocks are computed anew", self._device, why)
-        self._process.kill()  # if it only spoke otherwise than agreed
+        self._process.kill()  # in case it lives and only broke the protocol
         self._owner.lost(self._device)
         for name in moving:
             self._owner.moved(name, whole=False)

@@ -53,7 +53,7 @@ class Returned(Message, frozen=True):
 
 
 class Copied(Message, frozen=True):
-    """Holder to server: a copy has ended; `whole` if it succeeded."""
+    """Holder to server: a copy has ended; `whole` is True if it succeeded."""
 
     number: int
     whole: bool

@@ -18,14 +18,14 @@ T = TypeVar("T", bound=Sized)
 
 
 class RangeMap(Generic[T]):
-    """Pieces of memory by their first offsets; they never overlap."""
+    """Pieces of memory by the offsets at which they begin; they never overlap."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
         self._by_start: dict[int, T] = {}
 
     def __iter__(self) -> Iterator[int]:
-        """Yield the first offsets of the pieces, in order."""
+        """Yield the offsets at which the pieces begin, in order."""
         return iter(list(self._starts))
 
     def add(self, offset: int, piece: T) -> None:
@@ -45,8 +45,8 @@ class RangeMap(Generic[T]):
         return self._by_start.get(offset)
 
     def at(self, offset: int) -> tuple[int, T] | None:
-        """Return the piece that contains this byte, with its first offset; None if there is
-        none."""
+        """Return the piece that contains the byte at `offset`, after the offset at which it begins;
+        None if there is none."""
         place = bisect_right(self._starts, offset)
         if not place:
             return None

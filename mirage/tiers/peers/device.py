@@ -29,7 +29,7 @@ class Loan:
     holder: str
     backed: bool
     pins: int = 0
-    """Number of copies or other uses that must end first."""
+    """Number of copies and other uses that have to end before the revocation does."""
     draining: bool = False
     saved: bool = False
 

@@ -35,19 +35,19 @@ class LeasedOffsets:
         self._granule, self._act = granule, act
         self.span = sum(devices.values())
         self.starts: dict[str, int] = {}
-        """First offset of each device, by its name."""
+        """Offset of each device's first byte in the region, by the device's name."""
         for name, nbytes in devices.items():
             self.starts[name] = start
             start += nbytes
         self._end = start
         self._leases: dict[int, Lease] = {}
-        """Leases by the first offset of their slab."""
+        """Leases by the offset of their slab's first byte in the region."""
         self._returning: set[int] = set()
-        """First offsets of empty leases whose memory their holder has not released yet."""
+        """Offsets of empty leases whose memory their holder has not released yet."""
 
     def watch(self, draining: Callable[[int], None]) -> None:
-        """Set the function that is called with the first offset of each slab whose memory is wanted
-        back."""
+        """Set the function that is called when a peer wants the memory of a slab back, with the
+        slab's offset (its first byte in the region)."""
 
         def begins(lease: Lease) -> None:
             if self._at(lease) not in self._returning:
@@ -56,8 +56,8 @@ class LeasedOffsets:
         self.peers.on_revoke(POOL, lambda lease: None, begins)
 
     def resize(self, device: str, budget: int, order: Sequence[int]) -> None:
-        """Set the bytes that a device lends: slabs go in the `order` of first offsets. Raises
-        `ValueError`."""
+        """Set the bytes that a device lends. If they are too few for its leases, slabs are given up
+        in `order` (offsets of slabs). Raise `ValueError` as `Peers.resize` does."""
         rank = {offset: place for place, offset in enumerate(order)}
         self.peers.resize(device, budget, lambda lease: rank.get(self._at(lease), 0))
 
@@ -105,8 +105,8 @@ class LeasedOffsets:
         self.peers.resize(device, 0)
 
     def failed(self, offset: int) -> None:
-        """Revoke a lease for which there is no memory: its device lends no more than its other
-        leases."""
+        """Revoke a lease for which there is no memory. From now on its device lends at most the
+        bytes of its other leases."""
         lease = self._leases.get(offset)
         if lease is None:
             return

@@ -31,7 +31,7 @@ _DEAF = (_nothing, _nothing)
 
 
 class Peers:
-    """All peers. `devices` has the bytes of each by its name; all of them may be lent at first."""
+    """All peers. `devices` has the bytes of each by its name, all of which may be lent at first."""
 
     def __init__(self, devices: Mapping[str, int]) -> None:
         self._devices = {name: PeerDevice(nbytes) for name, nbytes in devices.items()}
@@ -45,13 +45,13 @@ class Peers:
         """Number of leases that were taken back."""
 
     def on_revoke(self, holder: str, callback: Callback, draining: Callback = _nothing) -> None:
-        """Set a holder's callbacks: `callback` is called with each of its leases that was revoked,
-        `draining` before that."""
+        """Set a holder's callbacks: `draining` is called with a lease when its revocation begins,
+        `callback` when it is over."""
         self._callbacks[holder] = (draining, callback)
 
     def alloc(self, nbytes: int, hints: Hints = ANYWHERE) -> Lease | None:
-        """Lease the smallest free range that `nbytes` fit into, of the device in `hints` or else of
-        all; None if there is no room.
+        """Lease `nbytes` bytes at the start of the smallest free range that they fit into, on the
+        device in `hints` or else on any; None if there is no room.
 
         Raise `ValueError` for sizes that are not positive, and for unknown devices.
         """
@@ -68,7 +68,8 @@ class Peers:
         return lease
 
     def free(self, lease: Lease) -> None:
-        """Give a lease back, also while it drains. Raise `StaleLease` or `StillPinned`."""
+        """Give a lease back, also while it drains. Raise `StaleLease` if it is gone, `StillPinned`
+        while it is in use."""
         if self._loan(lease).pins:
             raise StillPinned(f"{lease}: {self._loan(lease).pins} copies are under way")
         self._devices[lease.device].drop(lease)
@@ -82,7 +83,8 @@ class Peers:
         return True
 
     def unpin(self, lease: Lease) -> None:
-        """End one use of a lease's memory. Raise `StaleLease` if it is gone."""
+        """End one use of a lease's memory. Raise `StaleLease` if it is gone, another `ValueError`
+        if it is not pinned."""
         loan = self._loan(lease)
         if not loan.pins:
             raise ValueError(f"{lease}: it is not pinned")
@@ -106,8 +108,8 @@ class Peers:
     def resize(
         self, device: str, budget: int, rank: Callable[[Lease], int] = lambda lease: 0
     ) -> None:
-        """Set a device's budget; leases beyond it are revoked, those with a low `rank` first.
-        Raises `ValueError`."""
+        """Set a device's budget in bytes; leases beyond it are revoked, those with a low `rank`
+        first. Raise `ValueError` for an unknown device, or if it has fewer bytes."""
         mine = self._devices[self._known(device)]
         if not 0 <= budget <= mine.capacity:
             raise ValueError(f"{budget} bytes for peer {device!r}: it has {mine.capacity}")

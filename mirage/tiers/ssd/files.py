@@ -19,14 +19,25 @@ from mirage.tiers.ssd.record import BlockRecord, cell_bytes, header, named
 from vmm import libc
 
 READERS = 16
-"""Number of headers that are read at once at the start: a disk answers many as fast as one."""
+"""Number of headers that are read at the same time at the start: a disk answers many as fast as
+one."""
 
 _OURS = re.compile(r"kv-(\d+)\.blocks")
 
 
 def existing(folder: Path) -> Path:
-    """Return the folder, or the nearest one above it that exists. Raises `OSError`."""
+    """Return the folder, or the nearest one above it that exists. Raises `OSError` if a folder
+    cannot be looked into."""
     return next(path for path in (folder, *folder.absolute().parents) if path.exists())
+
+
+def taken_bytes(folder: Path) -> int:
+    """Bytes of the disk that blocks of an earlier run take in the folder; 0 if there is none.
+    Raises `OSError` if the folder cannot be read."""
+    if not folder.is_dir():
+        return 0
+    ours = (each for each in folder.iterdir() if _OURS.fullmatch(each.name))
+    return sum(each.stat().st_blocks * 512 for each in ours)
 
 
 class Files:
@@ -68,7 +79,7 @@ class Files:
 
     def read(self, cell: FileCell, memory: memoryview) -> bytes:
         """Return the header of a cell; the block is read into `memory`, whole pages. Raises
-        `OSError`."""
+        `OSError` if the disk fails, or the file ends inside the cell."""
         page = self._page()
         done = os.preadv(self._file(cell.stride), [page, memory], cell.offset)
         if done != PAGE + len(memory):
@@ -76,7 +87,7 @@ class Files:
         return bytes(page)
 
     def punch(self, cell: FileCell) -> None:
-        """Give the cell's space on the disk back. Raises `OSError`."""
+        """Give the cell's space on the disk back. Raises `OSError` if the file system refuses."""
         libc.punch(self._file(cell.stride), cell.offset, cell.stride)
 
     def found(self) -> Iterator[tuple[FileCell, BlockRecord]]:
@@ -104,7 +115,8 @@ class Files:
                     yield cell, record
 
     def _named(self, cell: FileCell) -> BlockRecord | None:
-        """Return the record of a cell; None if its header is not intact."""
+        """Read the header of a cell: name, bytes and tenant of the block there. None if the header
+        is damaged, or its block belongs into cells of another size."""
         page = self._page()
         if os.preadv(self._file(cell.stride), [page], cell.offset) != PAGE:
             return None

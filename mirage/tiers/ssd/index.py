@@ -24,8 +24,8 @@ class FileCell(NamedTuple):
 
 
 class CellUse(Enum):
-    """Use of a cell. `WRITTEN`: a copy down is in progress; it can neither be read nor given to
-    another block."""
+    """Use of a cell. `WRITTEN`: a copy from host memory is in progress; the cell can neither be
+    read nor given to another block."""
 
     WRITTEN = "written"
     READY = "ready"
@@ -33,8 +33,8 @@ class CellUse(Enum):
 
 @dataclass(slots=True)
 class Entry:
-    """Block on the disk. `readers` is the number of copies up in progress: the cell stays until
-    they have ended."""
+    """Block on the disk. `readers` is the number of its copies to host memory in progress: the cell
+    stays until they have ended."""
 
     cell: FileCell
     use: CellUse
@@ -96,7 +96,7 @@ class CellIndex:
         self, name: Name, stride: int, tenant: str = ""
     ) -> tuple[FileCell, list[FileCell]] | None:
         """Return a cell to write a block of `tenant` to, and the cells of blocks evicted for it;
-        None if there is no room.
+        None if there is no room, or the block is held already.
 
         The cells of evicted blocks are not given to others until `free` is called for them.
         """
@@ -132,17 +132,17 @@ class CellIndex:
         return entry.cell
 
     def keep(self, name: Name) -> None:
-        """Evict the block last of all, if it is held."""
+        """Make the block the last to be evicted, if it is held."""
         if name in self._entries:
             self._entries.move_to_end(name)
 
     def was_read(self, name: Name) -> None:
-        """Note that a copy up has ended."""
+        """Note that a copy of the block to host memory has ended."""
         self._entries[name].readers -= 1
 
     def wipe(self, tenant: str) -> list[FileCell]:
-        """Return the cells of a removed tenant's idle blocks; they are not given to others until
-        `free` is called.
+        """Remove the idle blocks of a tenant that is removed, and return their cells, which are
+        not given to others until `free` is called.
 
         Its other blocks go later: see `wiped`.
         """
@@ -152,14 +152,14 @@ class CellIndex:
         return [cell for name in own for cell in self.wiped(name)]
 
     def wiped(self, name: Name) -> list[FileCell]:
-        """Return the cell of a removed tenant's block that has become idle, as `wipe` does; else an
-        empty list."""
+        """Remove a block that `wipe` left, if it has become idle, and return its cell as `wipe`
+        does; else return an empty list."""
         entry = self._entries.get(name)
         return [self._remove(name)] if entry is not None and entry.doomed and entry.idle else []
 
     def drop(self, name: Name) -> FileCell | None:
-        """Remove a block that is damaged or was not written; return its cell, None while another
-        copy reads it."""
+        """Remove a block that is damaged or was not written; free its cell and return it. None, and
+        the block stays, while another copy reads it."""
         entry = self._entries[name]
         if entry.readers:
             return None

@@ -49,7 +49,8 @@ def header(name: Name, block: memoryview, tenant: str) -> bytes:
 
 
 def named(page: bytes | memoryview) -> BlockRecord | None:
-    """Return the record in a header; None if it is not intact or not ours."""
+    """Return the record in the header of a cell; None if its checksum is wrong, or if it has
+    another format or version."""
     magic, version, nbytes, _, prints, keys, owner = _FIXED.unpack_from(page)
     end = _FIXED.size + prints + keys + owner
     if magic != _MAGIC or version != _VERSION or end + _CHECKSUM.size > PAGE:
@@ -62,7 +63,8 @@ def named(page: bytes | memoryview) -> BlockRecord | None:
 
 
 def believed(page: bytes | memoryview, name: Name, block: memoryview) -> bool:
-    """True if `block` is, byte for byte, the content stored under `name`."""
+    """True if `block` is the content that was stored under `name`, by the header in `page` and its
+    checksums."""
     record = named(page)
     if record is None or record[:2] != (name, len(block)):
         return False

@@ -1,7 +1,7 @@
 """Tier below the host pool: copies blocks to a disk and back in threads of its own.
 
 A block is used only if its header and all its bytes are those that were stored under its name. A
-disk that fails is not used for a while; until then the host pool is the lowest tier.
+disk that fails is not used for a while; meanwhile the host pool is the lowest tier.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ writes."""
 RETRY_S = 30.0
 """Seconds for which a disk that failed is not used."""
 MOST_WRITES = 128
-"""Largest number of copies down that may wait; further ones are refused."""
+"""Largest number of copies to the disk that may wait; further ones are refused."""
 
 
 class FolderRefused(OSError):
@@ -69,7 +69,7 @@ class SsdStore:
         tenants: Collection[str] | None = None,
     ) -> None:
         """Initialise; the disk is not used before `begin`, which erases kept blocks of tenants that
-        are not in `tenants` (None: none)."""
+        are not in `tenants`, or no blocks if that is None."""
         self.counts = SsdCounts()
         self._files: Files | None = None
         self._keep, self._folder, self._tenants = keep, folder, tenants
@@ -83,8 +83,8 @@ class SsdStore:
         self._ended = False
 
     def begin(self, above: Above, memory: memoryview) -> None:
-        """Open the folder and read what an earlier run left. Raise `FolderRefused` if it cannot be
-        used."""
+        """Open the folder; with `keep` find the blocks that an earlier run left, else delete them.
+        Raise `FolderRefused` if the folder cannot be used."""
         self._above, self._memory = above, memory
         try:
             self._files = Files(self._folder, keep=self._keep)
@@ -234,7 +234,7 @@ class SsdStore:
     # -- failures -----------------------------------------------------------------------
 
     def _takes(self) -> bool:
-        """True if a block may go down. The caller has the lock.
+        """True if a block may be written to the disk. The caller has the lock.
 
         After a failure one block is tried alone, so that others lose nothing if it fails too.
         """

@@ -1,4 +1,6 @@
-"""Columns from a file of results: for each policy, the values of each figure in all runs. Pure."""
+"""Columns from a file of results: for each policy, the values of each figure in all runs that were
+not interrupted. Pure.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ SCHEMA_VERSION = 1
 
 
 class CompareError(InputRefused):
-    """A result cannot be compared; the message is one line."""
+    """A file of results cannot be read or compared; the message is one line."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,9 @@ class Column:
 
 
 def columns(file: str, content: Any) -> list[Column]:
-    """Columns of a parsed ``report.json`` or ``result.json``. Raises `CompareError`."""
+    """Columns of a parsed ``report.json`` or ``result.json``. Raises `CompareError` if `content` is
+    neither, is of another version, or has no whole run.
+    """
     try:
         if not isinstance(content, dict) or content["schema_version"] != SCHEMA_VERSION:
             raise KeyError("schema_version")
@@ -46,7 +50,9 @@ def columns(file: str, content: Any) -> list[Column]:
 
 
 def named(columns: Sequence[Column], files: Iterable[str]) -> list[str]:
-    """Name of each column: its policy; with its file added if two columns have the same policy."""
+    """Name of each column: its policy. If any two columns have the same policy, every name also has
+    its file, and a number where two names are still equal.
+    """
     names = [column.name for column in columns]
     if len(set(names)) == len(names):
         return names

@@ -12,12 +12,15 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from mirage.options import JsonOption
+from mirage.printed import json_object
 from mirage.processes.exits import exits
 from mirage.tools.compare.columns import Column, CompareError, columns, named
 from mirage.tools.compare.rows import differences, rows
 from mirage.tools.report.intervals import CONFIDENCE
 from mirage.tools.report.terminal import table
 
+SCHEMA_VERSION = 1
 USUAL = ("report.json", "result.json")
 
 
@@ -29,7 +32,7 @@ def compare_command(
             help="report.json of mirage replay, result.json of mirage simulate, or their folders.",
         ),
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Set runs of any replays and simulations beside each other, the first as the baseline.
 
@@ -46,7 +49,7 @@ def _compare(files: Sequence[Path], as_json: bool) -> None:
     if len(all_columns) < 2:
         raise CompareError(f"{files[0]}: holds {names[0]!r} alone: name a second file to compare")
     if as_json:
-        typer.echo(json.dumps(_content(names, all_columns), indent=2))
+        typer.echo(json_object(SCHEMA_VERSION, _content(names, all_columns)))
         return
     console = Console()
     console.print(table(f"Against {names[0]}", names, rows(all_columns)))
@@ -71,7 +74,6 @@ def remarks(found: Sequence[Column]) -> list[str]:
 
 def _content(names: Sequence[str], found: Sequence[Column]) -> dict[str, Any]:
     return {
-        "schema_version": 1,
         "columns": [
             {"name": name, "runs": column.runs, "values": dict(column.values)}
             for name, column in zip(names, found, strict=True)

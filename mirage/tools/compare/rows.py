@@ -12,8 +12,8 @@ from mirage.tools.report.intervals import Difference, difference, mean
 
 
 def rows(columns: Sequence[Column]) -> list[ComparisonRow]:
-    """One row for each figure that some column has. Ratios are against the first column, if it has
-    the figure.
+    """One row for each figure that some column has; some figures only if a value is not 0. Ratios
+    are against the first column, if it has the figure.
     """
     return [
         ComparisonRow(metric.label, [_cell(metric, columns, column) for column in columns])
@@ -23,8 +23,8 @@ def rows(columns: Sequence[Column]) -> list[ComparisonRow]:
 
 
 def differences(columns: Sequence[Column]) -> list[tuple[Metric, int, Difference]]:
-    """Each figure, column number, and difference from the first column; only figures of which high
-    or low is better.
+    """Each figure, column number, and difference from the first column; only figures that both
+    have, and of which high or low is better.
     """
     first, *others = columns
     return [
@@ -55,8 +55,8 @@ def _cell(metric: Metric, columns: Sequence[Column], column: Column) -> Cell:
 
 
 def _told(found: Difference) -> str | None:
-    """Ratio and verdict, as ``0.31× differs``; the ratio alone for single runs; None without
-    both.
+    """Ratio and verdict, as ``0.31× differs``; the ratio alone for single runs; None if there is
+    neither.
     """
     ratio = "" if found.ratio is None else f"{found.ratio:.2f}×"
     word = "" if found.more_than_noise is None else found.word

@@ -4,17 +4,21 @@ A demo model's greedy text must not depend on how its requests were batched, so 
 drawn at random: they wire up this machine, in which every quantity is a sign or a count.
 Floating-point sums then only have to distinguish an integer from its neighbours.
 
-Every token carries `chains` signs per kind through the layers:
+Every token carries three kinds of signs through the layers. A *chain* is one index of these signs,
+from 0 to `chains` - 1:
 
 - *hint*: a random table of (layer, token); the layer's MLP looks it up.
-- *vote*: the influence of the context. Each chain's attention takes a weighted poll of another
-  chain's *state* over all tokens so far; a token weighs 2 where its key agrees with the
-  asking token's query (each one of its token's states), else 1. The vote is the poll's sign.
-- *state*: state * vote * hint of the layer before: one sign that depends on every token so
-  far, through every layer so far. Queries, keys and values are made of states alone.
+- *vote*: the influence of the context. For each chain, attention sums the *state* of one chain,
+  drawn at random, over all tokens so far: the *poll*. A token weighs 2 if its key equals the query
+  of the present token, else 1; key and query are each one state of their token. The vote is the
+  poll's sign.
+- *state*: the product of the chain's state and hint and of another chain's vote, as they come into
+  the layer: one sign that depends on every token so far, through every layer so far. Queries, keys
+  and values are made of states alone.
 
-The signs after the last layer spell the next token, six of its bits by odd sums of signs, which
-cannot tie. Polls can tie, at zero, and then count as positive.
+The signs after the last layer spell the next token: each of the six bits of its index in `ALPHABET`
+is the sign of a weighted sum of them. These sums are odd, so none is zero. Polls can be zero, and
+then count as positive.
 """
 
 from __future__ import annotations
@@ -36,7 +40,9 @@ SPELLING = np.where(np.arange(64)[:, None] >> np.arange(ADDRESS_BITS) & 1, 1, -1
 
 @dataclass(frozen=True)
 class LayerWiring:
-    """Wiring of one layer: indices of the chains that each chain or head takes its input from."""
+    """Wiring of one layer: for each chain and each attention head, the indices of the chains that
+    are its inputs.
+    """
 
     value: Ints
     """[chains]: chain whose state this chain polls."""
@@ -49,7 +55,9 @@ class LayerWiring:
 
 
 class Circuit:
-    """A random machine; equal arguments make equal machines.
+    """A random circuit, the machine that one demo model computes; equal arguments make equal
+    circuits. Raises ValueError if there are fewer than two `heads`, or `chains` is no multiple of
+    `heads`.
 
     `hints` has shape [layers + 1, vocabulary, chains]: row 0 comes with the embedding, row
     l + 1 is written by layer l. Heads share the chains evenly, in order.

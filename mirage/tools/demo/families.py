@@ -1,6 +1,6 @@
-"""The three architectures: their sizes, configurations and parameter names.
+"""The three architectures of the demo models: their sizes, configurations and parameter names.
 
-Each takes the same circuit-made layers (`weights.Layer`) and writes them the way its
+Each takes the same circuit-made layers (`weights.CircuitLayer`) and writes them the way its
 checkpoint stores them.
 """
 
@@ -24,7 +24,9 @@ FAMILIES: tuple[Family, ...] = ("opt", "llama", "qwen3")
 Parameters = dict[str, NDArray[np.float32]]
 
 ROPE_THETA = 1e20
-"""So large that the slow half of the rotary pairs turns by less than 1e-6 in 2,048 tokens."""
+"""Base of the rotary embedding, so large that the slow half of the pairs turns by less than 1e-6 in
+2,048 tokens.
+"""
 CHAINS = 16
 UNIT_STEP = 32
 """The MLP's width is a multiple of this, which suits all kernels."""
@@ -105,7 +107,7 @@ class Shape:
 
 
 def make_circuit(shape: Shape) -> Circuit:
-    """The machine that the model of this shape computes, from which its texts follow."""
+    """The circuit that the model of this shape computes, from which the model's texts follow."""
     seed = zlib.crc32(f"{shape.family} {shape.seed}".encode())
     return Circuit(shape.layers, shape.heads, shape.chains, tokenizer.VOCABULARY, seed)
 

@@ -37,15 +37,17 @@ def make_models(
     positions: int = 2048,
     seed: int = 0,
 ) -> dict[str, Path]:
-    """Make a model folder/NAME for each family in `which`, with random weights by `seed`. The
-    sizes, and the errors for those that are not possible, are those of `Shape`."""
+    """Make a model folder/NAME for each family in `which`, whose weights compute a circuit that is
+    drawn by `seed`. The sizes, and the errors for those that are not possible, are those of
+    `Shape`."""
     sizes = (hidden, layers, head_dim, layer_bytes, positions, seed)
     shapes = {name: Shape(name, *sizes) for name in which}  # type: ignore[arg-type]
     return {name: make_model(folder / name, shape) for name, shape in shapes.items()}
 
 
 def make_model(folder: Path, shape: Shape) -> Path:
-    """Make one model in `folder`; a model of this shape that is there is kept. Returns the folder.
+    """Make one model in `folder`, and return the folder. A model of this shape and `RECORD_VERSION`
+    that is there is kept; anything else there is deleted.
 
     The folder appears complete or not at all: it is written under another name, then renamed.
     """
@@ -64,7 +66,9 @@ def make_model(folder: Path, shape: Shape) -> Path:
 
 
 def circuit_of(folder: Path) -> Circuit:
-    """The machine that the model in `folder` computes. Raises ValueError if it is no demo model."""
+    """The circuit that the model in `folder` computes. Raises ValueError if it is no demo model of
+    `RECORD_VERSION`.
+    """
     shape = _recorded(folder)
     if shape is None:
         raise ValueError(f"{folder} holds no demo model: make it with mirage.tools.demo.models")

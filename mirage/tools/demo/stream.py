@@ -31,7 +31,7 @@ SIGN = 0.25
 TALLY = 2.0**-8
 """Size of a unanimous tally."""
 MISS = 0.6
-"""Largest inner product of two tokens' codes, as a part of their length."""
+"""Largest inner product of two tokens' codes, as a part of the number of signs in a code."""
 SILENCE = -100.0
 """Logit of a token that the circuit cannot generate; that of the chosen one is at least 6."""
 
@@ -103,8 +103,8 @@ class CodeStream:
 
 
 def lay_out(circuit: Circuit, hidden: int, rng: np.random.Generator) -> CodeStream:
-    """Assign a coordinate to every sign. Raises ValueError if `hidden` is too small for the
-    chains.
+    """Assign a coordinate to every sign. Raises ValueError if `hidden` is too small for the chains
+    and for codes of all tokens.
     """
     chains, length = circuit.chains, hidden // 2 - 1 - 4 * circuit.chains
     codes = _draw_codes(rng, circuit.vocabulary, length)
@@ -114,7 +114,7 @@ def lay_out(circuit: Circuit, hidden: int, rng: np.random.Generator) -> CodeStre
 
 def _draw_codes(rng: np.random.Generator, count: int, length: int) -> Floats:
     """Signs of shape [count, length], in which any two rows differ enough for `MISS`. Raises
-    ValueError.
+    ValueError if `length` is too small for so many.
     """
     rows = np.zeros((0, max(length, 0)))
     for _ in range(20 * count):

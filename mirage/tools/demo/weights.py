@@ -55,7 +55,8 @@ class CircuitSizes:
 
 @dataclass(frozen=True)
 class CircuitLayer:
-    """Matrices of one decoder layer over D logical coordinates, with M hidden units."""
+    """Matrices of one decoder layer over D logical coordinates, with M hidden units; each field
+    has its shape."""
 
     query: Floats
     """[heads * head_dim, D]"""
@@ -66,7 +67,7 @@ class CircuitLayer:
     output: Floats
     """[D, heads * head_dim]"""
     query_norm: Floats
-    """[head_dim]; 1 in models without norms per head, as `key_norm`"""
+    """[head_dim]; like `key_norm` all ones in models without norms per head"""
     key_norm: Floats
     """[head_dim]"""
     gate: Floats
@@ -240,7 +241,7 @@ def _look_up_tokens(
     units: Units, stream: CodeStream, index: int, count: int, rng: np.random.Generator
 ) -> None:
     """Add `count` units that replace the token's hints by those of the next layer. Raises
-    ValueError if they are too few.
+    ValueError if `count` is below the vocabulary's size.
     """
     vocabulary, hints = stream.circuit.vocabulary, stream.circuit.hints
     if count < vocabulary:

@@ -41,15 +41,15 @@ class Subject:
 
 @dataclass(frozen=True)
 class Hidden:
-    """Layers that hide behind the decode steps of one batch, and the KV cache gained by giving them
-    away.
+    """Layers that can be given away so that all loads hide behind the decode steps of one batch,
+    and the KV cache that is gained.
     """
 
     batch: int
     compute_s: float
     """T_c in seconds."""
     layers_remapped: int
-    """Layers given away; 0 if none hides."""
+    """Layers given away (`stream_slots` more stream); 0 if not even one can be."""
     stream_slots: int
     kv_bytes: int
     """Bytes of the whole extents that are gained; `kv_blocks` and `kv_tokens` count the same
@@ -58,10 +58,12 @@ class Hidden:
     kv_blocks: int
     kv_tokens: int
     one_layer_gb_s: float | None
-    """Slowest link in GB/s with which one layer hides; None if the tenant never gives one."""
+    """Slowest link in GB/s with which all loads hide while one layer is given away; None if the
+    tenant never gives one, or no link is fast enough.
+    """
     all_layers_gb_s: float | None
-    """Slowest link in GB/s with which all layers hide that the tenant may give; None if there is
-    none.
+    """Slowest link in GB/s with which all loads hide while every layer that the tenant may give is
+    given away; None if it may give none, or no link is fast enough.
     """
 
 
@@ -76,7 +78,9 @@ class Explained:
     load_s: float
     """T_T in seconds."""
     most_remapped: int
-    """Most layers that the tenant may give: limited by max_percent, floor_layers, and two slots."""
+    """Most layers that the tenant may give: at most `max_percent` per cent of its layers, and so
+    few that `floor_layers` layers stay resident beside the slots.
+    """
     block_tokens: int
     share_blocks: int
     context: int
@@ -126,7 +130,11 @@ def layer_compute_s(roofline: Roofline, batch: int, context: int) -> float:
 def hidden_and_slots(
     subject: Subject, load_s: float, compute_s: float, most: int
 ) -> tuple[int, int]:
-    """The most layers, at most `most`, that hide, and their slots; (0, 0) if none does."""
+    """Largest number of layers, up to `most`, that can be given away so that all loads hide, and
+    the number of slots through which layers then stream; (0, 0) if not even one can be given.
+
+    `load_s` and `compute_s` are the times of one layer, T_T and T_c.
+    """
     n, streamed = subject.shape.layers, _streamable(subject)
     remapped, stream_slots = largest_hidden(n, load_s, compute_s, most_streamed=streamed)
     if min(remapped, most) <= 0:
@@ -138,8 +146,8 @@ def hidden_and_slots(
 
 
 def break_even_gb_s(subject: Subject, remapped: int, compute_s: float) -> float | None:
-    """GB/s of the slowest link with which `remapped` layers hide; None if no link is fast enough,
-    or `remapped` is 0.
+    """GB/s of the slowest link with which all loads hide while `remapped` layers are given away;
+    None if no link is fast enough, or `remapped` is 0. `compute_s` is T_c, the time of one layer.
     """
     if remapped <= 0:
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import asdict
 from typing import Annotated
@@ -12,8 +11,9 @@ from rich.console import Console
 
 from mirage.config import Config, ConfigError, load
 from mirage.control.rules import Rules
-from mirage.options import ConfigPath, hardware_option
-from mirage.serve.hubs import from_cache
+from mirage.options import ConfigPath, JsonOption, hardware_option
+from mirage.printed import json_object
+from mirage.serve.models.hubs import from_cache
 from mirage.tools.explain.arithmetic import explained
 from mirage.tools.explain.machine import machine
 from mirage.tools.explain.subjects import subjects
@@ -35,9 +35,9 @@ def explain_command(
         int, typer.Option(min=1, max=2**30, help="Tokens of each request of a batch.")
     ] = 1024,
     batch: Annotated[
-        str, typer.Option(help="Requests that decode together.", metavar="A,B")
+        str, typer.Option(help="Batch sizes: requests that decode together.", metavar="A,B")
     ] = "1,8,32,128",
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Print the paper's arithmetic for CONFIG: what hides, what it brings, from which link on.
 
@@ -52,7 +52,9 @@ def explain(
     config: Config, named: str | None, context: int, batches: list[int], as_json: bool
 ) -> None:
     """Print the arithmetic of streaming for each tenant as text, or as one JSON object (`as_json`).
-    Raises `ConfigError` with one line."""
+    Raises `ConfigError` with one line if the profile or a model's folder cannot be read, or no
+    tenant can be explained.
+    """
     on = machine(named, config.device)
     known = subjects(config, on.hardware, context)
     rules = Rules.served(config)
@@ -64,18 +66,17 @@ def explain(
         return
     profile = {"name": on.name, "title": on.hardware.title, "why": on.why, "link_gb_s": link}
     content = {
-        "schema_version": SCHEMA_VERSION,
         "hardware": profile,
         "tenants": [asdict(one) for one in found],
         "refused": known.refused,
         "sentences": said,
     }
-    typer.echo(json.dumps(content, indent=2))
+    typer.echo(json_object(SCHEMA_VERSION, content))
 
 
 def parse_batches(text: str) -> list[int]:
     """Sizes of batches in a text as ``"1,8,32"``, without repetitions. Raises `ConfigError` with
-    one line.
+    one line for any other text, and for too many or too large numbers.
     """
     words = [word.strip() for word in text.split(",")]
     whole = all(re.fullmatch(r"\d{1,9}", word, re.ASCII) for word in words)

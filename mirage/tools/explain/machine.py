@@ -21,8 +21,8 @@ BEHIND_PCIE, WITHOUT_GPU = "h100", "gh200"
 
 @dataclass(frozen=True)
 class Machine:
-    """A profile, its name or file, and the reason for its choice; the reason is empty if the user
-    named it.
+    """A profile, its name or file, and the reason for its choice; the reason is empty if the
+    command's option named the profile.
     """
 
     hardware: Hardware
@@ -31,10 +31,12 @@ class Machine:
 
 
 def machine(named: str | None, device: DeviceSection) -> Machine:
-    """The profile `named`, else that of `device`, else the nearest bundled one.
+    """The profile `named`, else that of `device`, else a bundled one: `host` for `device.kind`
+    host, otherwise the nearest to the GPU.
 
-    A link that the configuration imitates replaces the profile's, unless a profile was named.
-    Raises `ConfigError`.
+    A link that the configuration imitates (`device.link_gb_s`) replaces the profile's, unless
+    `named` is given.
+    Raises `ConfigError` if the profile is unknown or invalid.
     """
     if named is not None:
         return Machine(profiles.hardware(named), named, "")
@@ -66,7 +68,7 @@ def nearest(gpu: str | None) -> tuple[str, str]:
 
 
 def _gpu(index: int) -> str | None:
-    """The driver's name of a GPU; None without a driver."""
+    """The driver's name of a GPU; None if there is no driver, or no GPU of that index."""
     try:
         from vmm.cuda_device import device_facts
 

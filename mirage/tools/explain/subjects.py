@@ -8,25 +8,28 @@ from mirage import profiles
 from mirage.config import Config, ConfigError, Policy
 from mirage.control.targets import entitled
 from mirage.profiles import Hardware, Model
-from mirage.serve.fit import Fit, fit
-from mirage.serve.served_shape import served_shape
-from mirage.serve.shapes import UnknownShape, facts
+from mirage.serve.fit.fit import Fit, fit
+from mirage.serve.models.served_shape import served_shape
+from mirage.serve.models.shapes import UnknownShape, facts
 from mirage.tools.explain.arithmetic import Subject
 from mirage.tools.explain.machine import as_configured
 from mirage.units import ceil_div
 
 
 class Subjects(NamedTuple):
-    """Tenants that can be explained, their fits by name, and the reasons of the others by name."""
+    """Tenants that can be explained, and those that cannot."""
 
     subjects: list[Subject]
+    """One for each tenant that can be explained."""
     fits: dict[str, Fit]
+    """Memory of these tenants at the start, by name."""
     refused: dict[str, str]
+    """Reason why a tenant cannot be explained, by its name."""
 
 
 def subjects(config: Config, hardware: Hardware, context: int) -> Subjects:
-    """Every tenant under policy `mirage`, with requests of `context` tokens, or of its
-    `max_model_len` if that is less.
+    """Tenants of `config`, whose policy is replaced by `mirage`, each with requests of `context`
+    tokens, or of the tenant's `max_model_len` if that is less.
 
     Raises `ConfigError` for a folder that is missing or damaged, and if no tenant can be explained.
     """

@@ -7,8 +7,8 @@ from typing import TypeVar
 
 from mirage.config import Config
 from mirage.control.lending import worth_lending
-from mirage.serve.fit import Fit
-from mirage.serve.outlook import LITTLE
+from mirage.serve.fit.fit import Fit
+from mirage.serve.fit.outlook import LITTLE
 from mirage.tools.explain.arithmetic import GB, Explained, Hidden
 from mirage.tools.explain.sizes import rate
 from mirage.units import size
@@ -51,8 +51,8 @@ def sentences(
 
 
 def first_worth(one: Explained) -> Hidden | None:
-    """The smallest batch that the engine can run and behind which layers worth a tenth of its KV
-    hide; None without one.
+    """The smallest batch that the engine can run and behind which layers hide whose memory is at
+    least a tenth of the KV blocks of its share; None if there is no such batch.
     """
     for hidden in sorted(one.hidden, key=lambda h: h.batch):
         worth = hidden.layers_remapped and hidden.kv_blocks >= LITTLE * one.share_blocks
@@ -89,8 +89,8 @@ def _requests(batch: int) -> str:
 
 
 def _idle_pays(config: Config, pool: int, link_gb_s: float) -> bool:
-    """True if another model can use memory that an idle one lends; in turns only if it is worth its
-    way back.
+    """True if another model can use memory that an idle one lends; in turns only if this memory is
+    worth its way back over the link. `pool` is the device's KV memory in bytes.
     """
     if len(config.tenants) == 1:
         return False
@@ -142,10 +142,11 @@ def _alike(
     named: dict[Key, list[str]] = {}
     for one in found:
         named.setdefault(key(one), []).append(one.name)
-    return ((said, _joined(names)) for said, names in named.items())
+    return ((said, listed(names)) for said, names in named.items())
 
 
-def _joined(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """Names joined as ``"a, b and c"``."""
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 

@@ -12,13 +12,13 @@ from typing import Any
 
 from mirage.processes.asking import AskedChild, Waiting, asked_child, nobody_waits
 from mirage.processes.reaper_client import ReaperClient
-from mirage.serve.engine_log import last_error
-from mirage.serve.errors import EngineFailed
+from mirage.serve.engines.errors import EngineFailed
+from mirage.serve.logs.engine_log import last_error
 from mirage.wire import Broken
 
 ROLE = "measure"
 ENDING_S = 30.0
-"""Seconds in which a child must end by itself after it was asked to."""
+"""Seconds in which a child must end by itself after it was asked to; then it is killed."""
 CACHE = "VLLM_CACHE_ROOT"
 
 
@@ -29,11 +29,11 @@ def ask(
     environment: Mapping[str, str],
     waiting: Waiting = nobody_waits,
 ) -> Any:
-    """Answer of `module`, run as a child process, to `question`. `waiting` is called with the
-    seconds so far.
+    """Answer of `module`, run as a child process, to `question`. `waiting` is called now and then
+    with the seconds so far.
 
     Any error here ends the child, and so does the end of this process. Raises `EngineFailed` with
-    one line if the child gives no answer.
+    one line if the child gives no answer, or exits with another code than 0.
     """
     with (
         asked_child(["-m", module], log, environment) as child,
@@ -51,8 +51,8 @@ def ask(
 
 @contextmanager
 def one_cache(folder: Path) -> Iterator[None]:
-    """Context that sets vLLM's cache for all children started inside, unless the environment names
-    one.
+    """Context that sets the folder of vLLM's cache for all children started inside, unless the
+    environment names one.
 
     Otherwise each child would inspect the models' classes again, which takes seconds.
     """
@@ -72,8 +72,8 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
 
 @contextmanager
 def watched(child: subprocess.Popen[bytes], *folders: Path) -> Iterator[None]:
-    """Context that kills the child if this process ends inside. `folders` are removed at its end in
-    any case.
+    """Context in which a reaper kills the child if this process ends. The reaper removes `folders`
+    at the end of the context, or when this process ends.
     """
     with ReaperClient(*folders) as reaper:
         reaper.began(child.pid)
@@ -85,8 +85,8 @@ def watched(child: subprocess.Popen[bytes], *folders: Path) -> Iterator[None]:
 
 @contextmanager
 def _ended(child: AskedChild) -> Iterator[None]:
-    """Context that ends the child on any error inside. It is asked first, since it may have to end
-    a server of its own.
+    """Context that ends the child on any error inside. The child is asked first (SIGINT), since it
+    may have to end a server of its own, and is killed after `ENDING_S`.
     """
     try:
         yield

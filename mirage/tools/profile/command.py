@@ -32,8 +32,8 @@ def profile_command(
     Nothing else should run meanwhile. After an interruption the same command continues.
     """
     from mirage.config import load
-    from mirage.serve import adapters
-    from mirage.serve.hubs import from_cache
+    from mirage.serve.adapting import adapters
+    from mirage.serve.models.hubs import from_cache
     from mirage.tools.fixed_shares import with_fixed_shares
     from mirage.tools.profile.plan import QUICK, THOROUGH
     from mirage.tools.profile.whole import checked, profile

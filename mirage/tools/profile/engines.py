@@ -1,4 +1,6 @@
-"""Questions to the child processes, from a configuration and the fits of its tenants."""
+"""Questions to the child processes of a profile, from a configuration and the sizes of its tenants
+on the device (`Fit`).
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from mirage.config import Config, TenantSection
-from mirage.serve import launcher
-from mirage.serve.fit import Fit
+from mirage.serve.fit.fit import Fit
+from mirage.serve.launch import launcher
 from mirage.tools.profile.plan import (
     FEW,
     MANY,
@@ -28,8 +30,8 @@ GPU's steps do not run on the processor.
 """
 MOST_TRANSFER = 256 << 20
 BEYOND_CACHES = 64 << 20
-"""Bytes over which copies on a host are spread, so that none finds its bytes in a processor's
-cache.
+"""Bytes over which copies are spread if the device is host memory, so that none finds its bytes in
+a processor's cache.
 """
 PAGES = (1, 4, 16, 64, 256)
 ONE_STEP_AT_A_TIME = "--no-async-scheduling"
@@ -60,7 +62,7 @@ def loads(tenant: TenantSection) -> tuple[SteadyLoad, SteadyLoad]:
 def roomy(config: Config, fit: Fit) -> Fit:
     """The fit with the largest possible number of KV blocks from the start.
 
-    On a GPU it has all blocks that fit into the device beside this model's parameters.
+    On a GPU it has no more blocks than fit into the device beside this model's parameters.
     """
     blocks = fit.max_blocks
     if config.device.kind == "cuda" and fit.extent_bytes:
@@ -126,7 +128,7 @@ def served_question(
         "burst": effort.burst,
         "bursts": effort.bursts,
         "load_s": effort.served_s,
-        "passes": effort.served_passes,
+        "repetitions": effort.served_repetitions,
         "groups": effort.groups,
         "few": {name: few for name, (few, _) in both.items()},
         "many": {name: many for name, (_, many) in both.items()},

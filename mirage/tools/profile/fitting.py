@@ -1,7 +1,8 @@
 """Figures of a hardware profile from measured steps and copies, by least squares. Pure.
 
 The simulator's roofline is linear in a step's work as long as the same bound holds. Which bound
-that is follows from the figures, so both are computed in turn until neither changes.
+that is follows from the figures, so both are computed in turn until neither changes, at most
+`ROUNDS` times.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def fit(steps: Sequence[MeasuredStep]) -> Fitted:
             ],
             axis=1,
         )
-        found = _least_squares(columns / seconds[:, None])
+        found = least_squares(columns / seconds[:, None])
         bound = arithmetic * found[3] > traffic * found[2]
         if (bound == computing).all():
             break
@@ -113,25 +114,11 @@ def line(points: Sequence[tuple[float, float]]) -> Line:
     """The line nearest to points of (size, seconds), in relative terms."""
     sizes, seconds = (np.array(column, dtype=np.float64) for column in zip(*points, strict=True))
     columns = np.stack([np.ones_like(seconds), sizes], axis=1)
-    fixed, each = _least_squares(columns / seconds[:, None])
+    fixed, each = least_squares(columns / seconds[:, None])
     return Line(fixed, max(each, LEAST))
 
 
-def plane(samples: Sequence[Mapping[str, Any]], clock: str = "cpu_s") -> list[float]:
-    """Seconds of a step: fixed, per sequence, per context token, per prefill token, and per area.
-
-    Least squares in relative terms over samples of `mirage.engine.steptimes`; `clock` is the
-    samples' time that counts, `cpu_s` or `wall_s`. In a roofline the slowest bound hides the
-    others; here all parts of a step add up, as they do when one core computes matrices and
-    attention one after the other.
-    """
-    work = ("sequences", "context", "prefill", "area")
-    rows = np.array([[1, *(sample[key] for key in work)] for sample in samples], dtype=np.float64)
-    seconds = np.array([sample[clock] for sample in samples])
-    return _least_squares(rows / seconds[:, None])
-
-
-def _least_squares(columns: Floats) -> list[float]:
+def least_squares(columns: Floats) -> list[float]:
     """Non-negative factors of the columns with which the sums of the rows are nearest to one."""
     used = list(range(columns.shape[1]))
     while True:

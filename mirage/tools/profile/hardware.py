@@ -16,7 +16,7 @@ from mirage.tools.profile.understanding import Measured
 from mirage.units import GIB, MIB
 
 LARGEST = 100 * UNSEEN
-"""Stated figure of a bound that limited no measured step."""
+"""Figure that is written for a bound that limited no measured step, in GB/s or TFLOP/s."""
 
 Figures = dict[str, tuple[float, str]]
 

@@ -93,7 +93,7 @@ def _serving(result: Result) -> Iterator[tuple[str, str]]:
     yield alone, f"{found['latency_s'] * 1e3:.3g} ms"
     yield "a request of a burst, engines busy", f"{found['request_s'] * 1e3:.3g} ms"
     reading = ", ".join(f"{value * 1e3:.3g}" for value in found["reading"])
-    yield "processor time of one, engines idle: client, router, API server", f"{reading} ms"
+    yield "processor time of one, engines idle: client, router, API server, engine", f"{reading} ms"
     inflation = ", ".join(f"{value:.2f}" for value in found["inflation"])
     yield "a step beside 0, 1, … other engines, of one alone", inflation
     yield "a control message", f"{_spread(result['message_s'], 1e3)} ms"

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from mirage.config import Config
 from mirage.processes import asking
-from mirage.serve import launcher
-from mirage.serve.errors import EngineFailed
-from mirage.serve.rundir import RunDir
+from mirage.processes.interrupt import signals_wait
+from mirage.serve.engines.errors import EngineFailed
+from mirage.serve.launch import launcher
+from mirage.serve.rundir.folders import RunDir
 from mirage.tools.profile import children
 
 MODULE = "mirage.engine.forkserver"
@@ -27,7 +28,9 @@ class Imported:
         self.address = address
 
     def steps(self, question: Any, log: Path, waiting: Callable[[float], None]) -> Any:
-        """Measurements of `mirage.engine.steptimes`, made in a fork. Raises `EngineFailed`."""
+        """Measurements of `mirage.engine.steptimes`, made in a fork. Raises `EngineFailed` if the
+        fork ends without an answer, or the process itself has ended.
+        """
         try:
             return asking.ask(self.address, "steptimes", question, log, IN_THIS_PROCESS, waiting)
         except asking.ForkEnded as ended:
@@ -38,18 +41,16 @@ class Imported:
 
 @contextmanager
 def imported(config: Config, log: Path) -> Iterator[Imported]:
-    """Start the process; it begins to import and may be asked at once. At the end of the block it
-    and its forks are killed.
+    """Start the process; it begins to import and may be asked immediately. At the end of the block
+    it and its forks are killed.
     """
-    with RunDir(None) as rundir:
+    with RunDir(None) as rundir, ExitStack() as ends:
         address = rundir.sockets / "vllm.sock"
-        with socket.socket(socket.AF_UNIX) as listener:
+        with socket.socket(socket.AF_UNIX) as listener, signals_wait():
             listener.bind(str(address))
             listener.listen()
             environment = launcher.environment(config, rundir)
             process = asking.start(["-m", MODULE, str(os.getpid())], listener, log, environment)
-        with children.watched(process, *rundir.folders):
-            try:
-                yield Imported(address)
-            finally:
-                asking.kill_group(process)
+            ends.callback(asking.kill_group, process)
+        with children.watched(process, *rundir.folders), ends.pop_all():
+            yield Imported(address)

@@ -16,10 +16,10 @@ from typing import Any
 import yaml
 
 from mirage.config import Config, Policy, SharingSection, current, read_yaml
-from mirage.serve import launcher
-from mirage.serve.fit import Fit
-from mirage.serve.preflight import fit_config
-from mirage.serve.rundir import RunDir
+from mirage.serve.fit.fit import Fit
+from mirage.serve.launch import launcher
+from mirage.serve.launch.preflight import fit_config
+from mirage.serve.rundir.folders import RunDir
 from mirage.tools.profile import children, engines, quiet
 from mirage.tools.profile.imported import IN_THIS_PROCESS, Imported, imported
 from mirage.tools.profile.parts import Part, Parts
@@ -41,7 +41,7 @@ class Measurements:
     message: dict[str, Any]
     served: dict[str, Any]
     parts: dict[str, Part]
-    """All parts by name, with the other processes that ran meanwhile."""
+    """All parts by name, each with its measurements and its circumstances."""
 
 
 class Measuring(ExitStack):
@@ -72,7 +72,7 @@ class Measuring(ExitStack):
         ]
 
     def key(self) -> dict[str, Any]:
-        """Inputs of all parts; a part is measured again if they have changed."""
+        """Inputs of all parts together; if any input has changed, every part is measured again."""
         content = self.config.model_dump_json(exclude={"replay": True, "device": {"profile"}})
         return {
             "configuration": hashlib.sha256(content.encode()).hexdigest(),
@@ -83,8 +83,8 @@ class Measuring(ExitStack):
         }
 
     def measure(self, name: str, parts: Parts, waiting: Waiting) -> Part:
-        """Measure one part and store it in `parts`. Raises `ConfigError`, `EngineFailed`,
-        `OSError`.
+        """Measure one part and store it in `parts`. Raises `ConfigError` if a model does not fit,
+        `EngineFailed` if a child gives no answer, `OSError` if the part cannot be stored.
         """
         fits = self._fitted(parts) if name.split()[0] in ("transfers", "engine") else {}
         began = monotonic()
@@ -181,6 +181,8 @@ def describe(config: Config) -> str:
 
 
 def _stamps(folder: Path) -> dict[str, list[int]]:
-    """Size and time of change in nanoseconds of each of a model's files."""
+    """Size, and modification time in nanoseconds, of each file in a model's folder that `LISTED`
+    names.
+    """
     found = [(name, (folder / name)) for name in LISTED]
     return {n: [f.stat().st_size, f.stat().st_mtime_ns] for n, f in found if f.is_file()}

@@ -37,8 +37,8 @@ from mirage.protocol import (
     Report,
     Turn,
 )
-from mirage.serve.control import ControlServer, Unkept
-from mirage.serve.registry import Registry, TenantServer
+from mirage.serve.device.control_server import ControlServer, Unkept
+from mirage.serve.registry.registry import Registry, TenantServer
 
 WARM = 50
 ANSWER_S = 10.0

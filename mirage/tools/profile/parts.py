@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-FORMAT = 2
+FORMAT = 3
 """Version of a part's format; raise it when the content changes."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Measurements of one child process, its seconds and date, and the mean number of other
-    processes that wanted a core.
+    """Measurements of one child process, the seconds that they took, their date, and the mean
+    number of other processes that wanted a core meanwhile.
     """
 
     measured: Any
@@ -46,13 +46,13 @@ class Parts:
             return None
 
     def put(self, name: str, part: Part) -> None:
-        """Store a part, completely or not at all. Raises `OSError`."""
+        """Store a part, completely or not at all. Raises `OSError` if it cannot be written."""
         draft = self._file(name).with_suffix(".draft")
         draft.write_text(json.dumps({"key": self._key, "part": asdict(part)}, indent=1) + "\n")
         draft.replace(self._file(name))
 
     def forget(self) -> None:
-        """Remove all stored parts. Raises `OSError`."""
+        """Remove all stored parts, not their logs. Raises `OSError` if one cannot be removed."""
         for path in self.folder.glob("*.json"):
             path.unlink()
 

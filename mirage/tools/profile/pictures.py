@@ -13,7 +13,7 @@ from mirage.units import MIB
 
 WAYS = {"one_way": ("one way", "#2456c7"), "mixed": ("each way, both at once", "#d98a1f")}
 COLOURS = ("#2456c7", "#d98a1f", "#14866d", "#a13d8f", "#5b4bb5", "#c0504d")
-"""Colours of the contexts, in order."""
+"""Colours of the context lengths, in ascending order of the lengths."""
 
 Result = Mapping[str, Any]
 Sample = Mapping[str, Any]
@@ -46,10 +46,12 @@ def link(result: Result) -> Figure:
 @picture(
     "Decode",
     "A step over the number of requests in it, by the tokens that each has in its KV cache. A bar "
-    "is from quartile to quartile of all passes; the point is the median of the quickest.",
+    "is from quartile to quartile of all repetitions; the point is the median of the quickest.",
 )
 def decode(result: Result) -> Figure:
-    """Time of decode steps: a cell for each tenant, a colour for each context."""
+    """Time of decode steps over the requests in a step: a cell for each tenant, a colour for each
+    context length in tokens.
+    """
     figure, cells = _per_tenant(result)
     known = sorted({_context(s) for t in result["tenants"].values() for s in _decodes(t)})
     colours = {context: COLOURS[i % len(COLOURS)] for i, context in enumerate(known)}
@@ -167,6 +169,8 @@ def _decodes(tenant: Mapping[str, Any]) -> list[Sample]:
 
 
 def _context(sample: Sample) -> int:
-    """Tokens of each request, rounded down to 16, since some requests have decoded a few more."""
+    """Mean tokens of a request, rounded down to a multiple of 16, since some requests have decoded
+    a few more.
+    """
     each = sample["context"] / sample["sequences"]
     return int(each // 16 * 16)

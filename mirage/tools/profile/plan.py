@@ -15,12 +15,12 @@ LADDER = (
 """Tokens of prompts to choose from."""
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 MIXTURES = ((1, 0.4), (4, 0.4), (4, 0.8), (8, 0.2), (8, 0.8))
-"""Decoding sequences, and length of the prompt computed beside them as a part of the longest
-one.
+"""Decoding sequences, and the length of the prompt that is computed in the same step, divided by
+that of the longest prompt.
 """
 MIDDLE, LONG = 0.4, 0.93
 GRAIN = 32
-"""Tokens of which a context is a multiple, rounded down."""
+"""Tokens of which the longest context is a multiple, rounded down."""
 RUNNING = 64
 """Tokens of the prompts of the requests that decode in mixtures."""
 
@@ -81,10 +81,10 @@ class Effort:
     repeats."""
 
     name: str
-    passes: int
+    repetitions: int
     """Number of times that all batches of an engine are measured."""
     rounds: int
-    """Repeats of each prompt and mixture in each of these times."""
+    """Number of times that each prompt and mixture is measured in each repetition."""
     decode_steps: int
     load_rounds: int
     """Requests of each load, as a multiple of those in flight."""
@@ -102,16 +102,18 @@ class Effort:
     bursts: int
     served_s: float
     """Seconds of each load on served engines."""
-    served_passes: int
+    served_repetitions: int
     groups: int
-    """Choices of engines that compute at the same time, for each number of several engines."""
+    """Most groups of engines that compute at the same time, for each group size from 2 on."""
     points: int
-    """Most prompt lengths, and most batches; half as many contexts and mixtures are measured."""
+    """Most prompt lengths, and most batches; half as many contexts and mixtures are measured, but
+    up to 2 in any case.
+    """
 
 
 THOROUGH = Effort(
     name="thorough",
-    passes=4,
+    repetitions=4,
     rounds=3,
     decode_steps=8,
     load_rounds=4,
@@ -123,13 +125,13 @@ THOROUGH = Effort(
     burst=48,
     bursts=3,
     served_s=6.0,
-    served_passes=2,
+    served_repetitions=2,
     groups=3,
     points=12,
 )
 QUICK = Effort(
     name="quick",
-    passes=2,
+    repetitions=2,
     rounds=2,
     decode_steps=4,
     load_rounds=1,
@@ -141,7 +143,7 @@ QUICK = Effort(
     burst=16,
     bursts=1,
     served_s=1.5,
-    served_passes=1,
+    served_repetitions=1,
     groups=1,
     points=3,
 )
@@ -160,7 +162,9 @@ class Points:
 
 
 def points(limits: MeasuringLimits, effort: Effort) -> Points:
-    """Points within the limits: at least one prompt and one batch."""
+    """Points within the limits: at least one prompt. Decodes are empty if not even one of them
+    fits.
+    """
     return Points(_prompts(limits, effort), _decodes(limits, effort), _mixtures(limits, effort))
 
 
@@ -176,7 +180,9 @@ def thinned(values: Iterable[int], most: int) -> list[int]:
 
 
 def transfer_sizes(page: int, most: int, layers: Iterable[int], effort: Effort) -> list[int]:
-    """Bytes of copies: powers of four times a page, the sizes of layers, and `most`."""
+    """Bytes of copies: of the powers of four times a page, and `most`, at most twice
+    `effort.points`; and each size of `layers` up to `most`.
+    """
     sizes = [page]
     while sizes[-1] * 4 <= most:
         sizes.append(sizes[-1] * 4)
@@ -200,7 +206,9 @@ def _prompts(limits: MeasuringLimits, effort: Effort) -> list[tuple[int, int]]:
 def _decodes(limits: MeasuringLimits, effort: Effort) -> list[tuple[int, int, int]]:
     outputs = 2 * effort.decode_steps
     room = limits.length - outputs - 1
-    known = [tokens for tokens in LADDER if tokens <= room] or [max(1, room)]
+    if room < 1:
+        return []
+    known = [tokens for tokens in LADDER if tokens <= room] or [room]
     long = int(LONG * room) // GRAIN * GRAIN
     contexts = {min(SHORT, known[-1]), _near(known, MIDDLE * room), long or known[-1]}
     batches = [batch for batch in BATCHES if batch < limits.sequences] + [limits.sequences]

@@ -2,8 +2,8 @@
 
 All engines of the configuration are served, under policy pooled. One request at a time shows the
 time in HTTP and vLLM's front end before an engine has it. A burst shows the processor time of a
-request in each process, and the time to get through while all engines compute. A few requests at a
-time, to one or several engines, show how much more processor time a request costs when several
+request in each process, and its time to the first token while all engines compute. A few requests
+at a time, to one or several engines, show how much more processor time a request costs when several
 engines compute and share caches. Many at a time show which of this is per step and which per token.
 """
 
@@ -23,7 +23,7 @@ import psutil
 
 from mirage.config import Policy
 from mirage.processes.answering import answer
-from mirage.serve.launcher import SERVER
+from mirage.serve.launch.launcher import SERVER
 from mirage.tools.profile.serving import ReadingCost
 from mirage.tools.replay import client
 from mirage.tools.replay.child import Server
@@ -36,14 +36,13 @@ SETTLE_S = 1.0
 SEED = 1
 PATIENCE_S = 120.0
 """Most seconds of one request."""
-ENGINES = "engines"
 
 _numbers = count()
 
 
 class Spent:
-    """Processor seconds spent in a `with` block: by the engines, and by the processes in front of
-    them.
+    """Processor seconds spent in a `with` block, by field of `ReadingCost`; `front_s` is the sum
+    of those in front of the engines.
     """
 
     def __enter__(self) -> Spent:
@@ -52,13 +51,15 @@ class Spent:
 
     def __exit__(self, *_: object) -> None:
         spent = {part: s - self._before[part] for part, s in _processor_seconds().items()}
-        self.engines_s = spent.pop(ENGINES)
-        self.reading = ReadingCost(**spent)
+        self.parts = spent
+        self.front_s = sum(spent.values()) - spent["engine"]
 
 
 def _processor_seconds() -> dict[str, float]:
-    """Processor seconds so far of this process, the client, and all its descendants."""
-    me, spent = psutil.Process(), dict.fromkeys((ENGINES, *ReadingCost._fields), 0.0)
+    """Processor seconds so far of this process, which is the client, and of its descendants, by
+    field of `ReadingCost`.
+    """
+    me, spent = psutil.Process(), dict.fromkeys(ReadingCost._fields, 0.0)
     for process in (me, *me.children(recursive=True)):
         times = process.cpu_times()
         spent[part(" ".join(process.cmdline()), is_client=process == me)] += (
@@ -69,17 +70,19 @@ def _processor_seconds() -> dict[str, float]:
 
 def part(command: str, *, is_client: bool) -> str:
     """Field of `ReadingCost` that a process's time belongs to, by its command line and whether it
-    is the client; `ENGINES` for an engine."""
+    is the client."""
     if is_client:
         return "client"
     if "EngineCore" in command:
-        return ENGINES
+        return "engine"
     return "server" if SERVER[-1] in command else "router"
 
 
 @dataclass(frozen=True)
 class ServedPlan:
-    """Loads to measure, and numbers of repeats; `few` and `many` have two loads by tenant."""
+    """Loads to measure, and numbers of repeats. `few` and `many` have a load for each tenant:
+    requests at a time, and the tokens of prompt and output of each.
+    """
 
     config: str
     log: str
@@ -93,9 +96,9 @@ class ServedPlan:
     """Short requests that are sent to one tenant at the same moment."""
     bursts: int
     load_s: float
-    passes: int
+    repetitions: int
     groups: int
-    """Choices of engines that compute at the same time, for each number of several engines."""
+    """Most groups of engines that compute at the same time, for each group size from 2 on."""
     few: dict[str, tuple[int, int, int]]
     many: dict[str, tuple[int, int, int]]
 
@@ -119,7 +122,7 @@ async def measured(url: str, asked: ServedPlan) -> dict[str, Any]:
     return {
         "prompt_tokens": asked.prompt,
         "first_token_s": alone,
-        "front_s": bursts,
+        "spent_s": bursts,
         "burst_s": beside,
         "loads": loads,
         "crowded": crowded,
@@ -140,18 +143,20 @@ async def _one_by_one(http: aiohttp.ClientSession, tenant: str, asked: ServedPla
 
 
 async def _burst(http: aiohttp.ClientSession, tenant: str, asked: ServedPlan) -> dict[str, float]:
-    """Processor seconds of one request of a burst, by field of `ReadingCost`."""
+    """Processor seconds of one request of a burst, by field of `ReadingCost`; those of the engine
+    include the computation of the request's prompt.
+    """
     journal = Journal()
     with Spent() as spent:
         calls = [_call(tenant, (asked.prompt, 1)) for _ in range(asked.burst)]
         await client.send_all(http, calls, SEED, journal)
     requests = len(_good(journal))
-    return {part: seconds / requests for part, seconds in spent.reading._asdict().items()}
+    return {part: seconds / requests for part, seconds in spent.parts.items()}
 
 
 async def _burst_beside(http: aiohttp.ClientSession, tenant: str, asked: ServedPlan) -> float:
-    """Seconds from one request of a burst to the next while all engines compute; median of the
-    bursts.
+    """Median TTFT in seconds of the requests of a burst, over the number of these requests, while
+    all engines compute; median of the bursts.
     """
     times = [await _one_burst(http, tenant, asked) for _ in range(asked.bursts)]
     return statistics.median(times)
@@ -180,8 +185,8 @@ async def _one_burst(http: aiohttp.ClientSession, tenant: str, asked: ServedPlan
 async def _least_disturbed(
     http: aiohttp.ClientSession, group: Mapping[str, tuple[int, int, int]], asked: ServedPlan
 ) -> dict[str, Any]:
-    passes = [await _under_load(http, group, asked.load_s) for _ in range(asked.passes)]
-    return min(passes, key=lambda found: float(found["engine_s"]))
+    repetitions = [await _under_load(http, group, asked.load_s) for _ in range(asked.repetitions)]
+    return min(repetitions, key=lambda found: float(found["engine_s"]))
 
 
 async def _under_load(
@@ -205,8 +210,8 @@ async def _under_load(
     done = sum(len(_good(journal)) for journal in journals.values())
     return {
         "tenants": list(group),
-        "engine_s": spent.engines_s / done,
-        "front_s": sum(spent.reading) / done,
+        "engine_s": spent.parts["engine"] / done,
+        "front_s": spent.front_s / done,
         "e2el_s": {
             tenant: statistics.median(outcome.e2el_s for outcome in journal.outcomes)
             for tenant, journal in journals.items()
@@ -221,7 +226,7 @@ async def _send(
 
 
 def _call(tenant: str, lengths: tuple[int, int]) -> TenantRequest:
-    """A request to be sent at once, whose number makes its prompt unique."""
+    """A request that is sent immediately; its number is new, which makes its prompt unique."""
     return TenantRequest(next(_numbers), 0.0, tenant, *lengths, clipped=False)
 
 

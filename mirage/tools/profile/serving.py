@@ -18,12 +18,17 @@ class Extra(NamedTuple):
 
 
 class ReadingCost(NamedTuple):
-    """Processor seconds that each process in front of an engine spends on one request."""
+    """Processor seconds that each process spends on one request until the engine can schedule
+    it."""
 
     client: float
     router: float
+    """Router and supervisor, which plans after the engine's report."""
     server: float
     """vLLM's API server."""
+    engine: float
+    """The engine's process: it reads the request and reports it. 0 for a GPU, for which the
+    processor spins while it waits."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +43,10 @@ class Serving:
     front: Extra
     """Time added on the way from the engine to the client."""
     latency_s: float
-    """Time of a request that runs alone, from sending to the engine, and back."""
+    """Time that a request which runs alone spends outside its engine: on the way there and back."""
     request_s: float
-    """Time from one request to the next in a burst to a tenant, with all engines busy."""
+    """Median TTFT of the requests of a burst to one tenant, over the number of these requests, with
+    all engines busy."""
     reading: ReadingCost
     """Processor times of a request in a burst to a tenant, with all engines idle."""
     load_s: float
@@ -57,13 +63,8 @@ def serving(
 
     `loads` are the loads that both measured: few requests at a time, and many.
     """
-    reading = ReadingCost(
-        *(
-            statistics.mean(spent[part] for spent in served["front_s"].values())
-            for part in ReadingCost._fields
-        )
-    )
-    spent_s = sum(reading)
+    reading = _reading(engines, served)
+    front_s = sum(reading) - reading.engine
     alone = {group["tenants"][0]: group for group in served["loads"]["1"]}
     engine, front = [], []
     for name, bare in engines.items():
@@ -71,8 +72,8 @@ def serving(
         for (load, found), bare_s in zip(pairs, bare["request_s"], strict=True):
             steps_s = load.at_once / load.output  # of a request's seconds, in those of a step
             taken_s = _engine_s(bare["clock"], name, load, found)
-            engine.append((load.at_once, (taken_s - bare_s) * steps_s))
-            front.append((load.at_once, (found["front_s"] - spent_s) * steps_s))
+            engine.append((load.at_once, (taken_s - bare_s - reading.engine) * steps_s))
+            front.append((load.at_once, (found["front_s"] - front_s) * steps_s))
     spent = [statistics.mean(g["engine_s"] for g in groups) for groups in served["loads"].values()]
     latencies = [
         statistics.median(served["first_token_s"][name]) - _prompt_s(bare, served["prompt_tokens"])
@@ -116,10 +117,37 @@ def between(several: Sequence[Serving]) -> Serving:
     return Serving(**{name: mean(*(each[name] for each in figures)) for name in figures[0]})
 
 
+def _reading(engines: Mapping[str, Any], served: Mapping[str, Any]) -> ReadingCost:
+    """Means over the tenants. The engine's is its time in a burst less the time that its prompts
+    take.
+    """
+    spent, tokens = served["spent_s"], served["prompt_tokens"]
+    client, router, server = (
+        statistics.mean(each[part] for each in spent.values())
+        for part in ("client", "router", "server")
+    )
+    own = [
+        max(0.0, spent[name]["engine"] - tokens * _token_s(bare))
+        for name, bare in engines.items()
+        if bare["clock"] == "cpu_s"
+    ]
+    return ReadingCost(client, router, server, statistics.mean(own or [0.0]))
+
+
+def _token_s(engine: Mapping[str, Any]) -> float:
+    """Seconds by which a step of prompts alone grows with each of their tokens."""
+    alone = [s for s in engine["samples"] if s["prefill"] and not s["sequences"]]
+    tokens, seconds = [s["prefill"] for s in alone], [s[engine["clock"]] for s in alone]
+    if len(set(tokens)) == 1:
+        return float(statistics.mean(seconds) / tokens[0])
+    return max(0.0, statistics.linear_regression(tokens, seconds).slope)
+
+
 def _engine_s(clock: str, name: str, load: SteadyLoad, found: Mapping[str, Any]) -> float:
     """A served request's part of its engine's time, by the clock that timed the steps alone.
 
-    A processor that waits for a GPU spins, so for a GPU the client's time between requests is used.
+    A processor that waits for a GPU spins, so for a GPU it is the request's end-to-end time at the
+    client over the number of requests in flight.
     """
     if clock == "cpu_s":
         return float(found["engine_s"])

@@ -23,7 +23,9 @@ class Spread:
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Spread of at least one value. Raises `ValueError` without values."""
+    """Median, quartiles and number of the values, of which there must be at least one. Raises
+    `ValueError` without values.
+    """
     if not values:
         raise ValueError("no values: measure at least once")
     if len(values) == 1:

@@ -1,4 +1,6 @@
-"""Figures of the machine, from the children's measurements, made once or several times. Pure."""
+"""Figures of the machine, from measurements of the child processes, made once or several times.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -56,8 +58,8 @@ def understood(
     loads: Mapping[str, tuple[SteadyLoad, SteadyLoad]],
     cores: int,
 ) -> Measured:
-    """Figures fitted to all measurements. `engines` has answers by tenant; `models` has all
-    tenants.
+    """Figures fitted to all measurements. Each sequence has an element for each time that all was
+    measured; one of `engines` has the answers by tenant. `models` has every tenant.
     """
     named = [pair for once in engines for pair in once.items()]
     steps = [

@@ -16,8 +16,8 @@ from rich.console import Console
 from mirage.config import HARDWARE_FILES, Config, ConfigError
 from mirage.processes.interrupt import terminate_like_interrupt
 from mirage.profiles import Model
-from mirage.serve.served_shape import served_shape
-from mirage.serve.shapes import UnknownShape
+from mirage.serve.models.served_shape import served_shape
+from mirage.serve.models.shapes import UnknownShape
 from mirage.tools.profile import children, engines, hardware, html
 from mirage.tools.profile.hardware import ProfileProvenance
 from mirage.tools.profile.measuring import Measurements, Measuring, collected, describe
@@ -53,8 +53,8 @@ class Output:
 
 
 def checked(file: Path) -> Output:
-    """Output paths of a run. Raises `ConfigError` for a file with another suffix, or that cannot be
-    written.
+    """Output paths of a run. Raises `ConfigError` for a file whose suffix is none of
+    `HARDWARE_FILES`, or that cannot be written.
     """
     if file.suffix not in HARDWARE_FILES:
         raise ConfigError(f"--output {file}: name a file that ends in .yaml")
@@ -64,8 +64,11 @@ def checked(file: Path) -> Output:
 
 
 def profile(path: Path, config: Config, output: Output, effort: Effort, *, fresh: bool) -> None:
-    """Measure, fit, write and summarise. With `fresh` parts that an interrupted run has measured
-    are measured anew. Raises `ConfigError`, `EngineFailed`, `KeyboardInterrupt`."""
+    """Measure, fit, write and summarise. Parts that an earlier run has stored for the same inputs
+    are used again, unless `fresh`. Raises `ConfigError` for a configuration that cannot be
+    measured, `EngineFailed` if a measurement fails, and `KeyboardInterrupt` at SIGINT, SIGTERM or
+    SIGHUP.
+    """
     models = _models(config)
     console = Console(stderr=True)
     measuring = Measuring(path, config, effort)
@@ -100,7 +103,9 @@ def summary(measured: Measured, output: Output) -> str:
 
 
 def _models(config: Config) -> dict[str, Model]:
-    """Shapes of all tenants' models, which the fit needs. Raises `ConfigError`."""
+    """Shapes of all tenants' models, which the fit needs. Raises `ConfigError` for a model whose
+    shape only vLLM knows.
+    """
     try:
         return {tenant.name: served_shape(config, tenant) for tenant in config.tenants}
     except UnknownShape as error:

@@ -26,8 +26,9 @@ NAME = "measuring the machine"
 
 
 def measured(plan: ReplayPlan, console: Console) -> float:
-    """Requests a second of this workload. Starts and ends a server. Raises `ServerError`,
-    `KeyboardInterrupt`.
+    """Requests a second of this workload that the machine can compute, measured on a server that is
+    started for it and ended afterwards. Raises `ServerError` if the server or a request fails, and
+    `KeyboardInterrupt` if the measurement is interrupted.
     """
     calls = evenly(plan.calls, REQUESTS)
     log = plan.output / "serve-capacity.log"

@@ -10,16 +10,17 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic
-from types import TracebackType
 
 from mirage.errors import CommandFailed
+from mirage.processes.interrupt import signals_wait
 from mirage.processes.reaper_client import ReaperClient
 from mirage.tools.replay.policies import ReplayVariant
 
 READY_S = 900.0
-"""Seconds in which a server must be ready; then it is given up."""
+"""Seconds in which a server must be ready; otherwise the run fails."""
 POLL_S = 0.2
 PATIENCE = ((signal.SIGINT, 60.0), (signal.SIGTERM, 20.0))
 """Signals that ask the server to end, and the seconds after each before the next, stronger one."""
@@ -29,7 +30,7 @@ ERROR = "mirage: error: "
 
 
 class ServerError(CommandFailed):
-    """The server did not start, or ended too soon; the message is one line."""
+    """The server did not start, ended too soon, or does not answer; the message is one line."""
 
 
 def serve_command(
@@ -52,9 +53,9 @@ def serve_command(
 class Server:
     """A context manager: inside it the server's process runs, in a session of its own.
 
-    The separate session keeps the terminal's Ctrl-C from it: the replay decides when it ends. Its
-    output goes to `log`. If the replay is killed, its reaper kills the server, whose own reaper
-    ends the engines.
+    The separate session keeps the terminal's Ctrl-C from it: the replay decides when it ends. The
+    server's output goes to `log`. If the replay is killed, its reaper kills the server, whose own
+    reaper ends the engines.
     """
 
     def __init__(
@@ -73,37 +74,20 @@ class Server:
         self._more = more
 
     def __enter__(self) -> Server:
-        with self._log.open("wb") as log:
-            folder = Path(tempfile.mkdtemp(prefix="mirage-replay-"))
-            self._ready_file = folder / "ready.json"
-            self._reaper = ReaperClient(folder)
-            command = serve_command(
-                self._config, self._variant, self._ready_file, self._memory_bytes
-            )
-            self._process = subprocess.Popen(
-                [*command, *self._more],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        self._reaper.began(self._process.pid)
+        with ExitStack() as ends:
+            with signals_wait():
+                self._start(ends)
+            self._ends = ends.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        where: TracebackType | None,
-    ) -> None:
-        with self._reaper:  # removes the folder at its end
-            self._stop()
-            self._reaper.over(self._process.pid)
+    def __exit__(self, *error: object) -> None:
+        self._ends.close()
 
     async def ready(self, waiting: Callable[[float], None]) -> str:
-        """The server's address, once it answers. `waiting` is called with the seconds so far.
+        """URL of the server, once the server has written its ready file.
 
-        Raises `ServerError` if it ends first or takes longer than `READY_S`.
+        Until then `waiting` is called again and again with the seconds waited so far. Raises
+        `ServerError` if the server ends first or takes longer than `READY_S`.
         """
         start = monotonic()
         while (url := self._address()) is None:
@@ -142,9 +126,27 @@ class Server:
         errors = [line.removeprefix(ERROR) for line in said if line.startswith(ERROR)]
         return f"mirage serve --policy {self._variant.policy} {what}: {(errors or said)[-1]}"
 
+    def _start(self, ends: ExitStack) -> None:
+        """Start the server; `ends` will end it, and remove the folder of its ready file."""
+        folder = Path(tempfile.mkdtemp(prefix="mirage-replay-"))
+        self._ready_file = folder / "ready.json"
+        reaper = ends.enter_context(ReaperClient(folder))
+        command = serve_command(self._config, self._variant, self._ready_file, self._memory_bytes)
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [*command, *self._more],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        ends.callback(reaper.over, self._process.pid)
+        ends.callback(self._stop)
+        reaper.began(self._process.pid)
+
     def _stop(self) -> None:
-        """Ask the server to end, ask again, then kill it; a second Ctrl-C leads to the kill at
-        once.
+        """Ask the server to end, ask again, then kill its process group, unless it has ended as it
+        was asked to. A second Ctrl-C leads to the kill immediately.
         """
         code = self._process.poll()
         try:
@@ -163,8 +165,8 @@ class Server:
             return None
 
     def _kill_group(self) -> None:
-        """Kill the remaining processes of its group: a server that ended badly may leave engines
-        behind.
+        """Kill the remaining processes of the server's group: a server that ended badly may leave
+        engines behind.
         """
         try:
             os.killpg(self._process.pid, signal.SIGKILL)

@@ -172,8 +172,8 @@ async def _one_after_another(sender: _Sender, left: Iterator[TenantRequest]) -> 
 async def warm_up(http: aiohttp.ClientSession, tenants: Sequence[str]) -> Manner:
     """Send one short completion to each tenant, so that no measured request pays for first use.
 
-    Returns the fields that all of them accept. Raises `StreamError` or `aiohttp.ClientError` if a
-    tenant does not answer.
+    Returns the fields that all tenants accept. Raises `StreamError`, `aiohttp.ClientError` or
+    `TimeoutError` if a tenant does not answer.
     """
     manner = FULL
     for tenant in tenants:

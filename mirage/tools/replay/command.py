@@ -6,126 +6,70 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.console import Console
 
-from mirage.options import ConfigPath, trace_format_option
+from mirage.options import ConfigPath
 from mirage.processes.exits import exits
 from mirage.processes.interrupt import terminate_like_interrupt
 from mirage.tools.replay import capacity, html, provenance, report, table
 from mirage.tools.replay.child import Server
 from mirage.tools.replay.client import Habits, Journal
 from mirage.tools.replay.display import Display, display
-from mirage.tools.replay.policies import VARIANTS, ReplayVariant, tiers_unused
+from mirage.tools.replay.options import (
+    AbandonOption,
+    ConcurrencyOption,
+    KeyOption,
+    LengthScaleOption,
+    LimitOption,
+    LoadOption,
+    OutputOption,
+    PolicyOption,
+    RateOption,
+    RepeatsOption,
+    SeedOption,
+    ServerOption,
+    SloOption,
+    ThinkOption,
+    TimeoutOption,
+    TimeScaleOption,
+    TraceFormatOption,
+    TraceOption,
+    WarmUpOption,
+    WindowOption,
+)
+from mirage.tools.replay.policies import ReplayVariant, tiers_unused
 from mirage.tools.replay.preparation import ReplayOptions, ReplayPlan, scaled_to, settle
 from mirage.tools.replay.report import ReplayProvenance
 from mirage.tools.replay.run import PolicyRun, replay_on
 from mirage.tools.report.enough import too_few
 from mirage.tools.report.files import write_all
 from mirage.workload import trace
-from mirage.workload.formats.registry import FORMATS
 
 
 def replay_command(
     config: ConfigPath,
-    trace_file: Annotated[
-        str | None,
-        typer.Option(
-            "--trace",
-            help="A trace's file, 'sample', a name of `mirage traces list`, or TENANT=FILE,…",
-            metavar="FILE",
-        ),
-    ] = None,
-    policy: Annotated[
-        str | None,
-        typer.Option(
-            help=f"Policies, separated by commas, of {', '.join(VARIANTS)}; all that CONFIG has "
-            "if left out. Those that end in -tiers use its tiers.",
-        ),
-    ] = None,
-    output: Annotated[
-        Path, typer.Option(help="Folder for report.json, report.html and the servers' logs.")
-    ] = Path("out/replay"),
-    window: Annotated[
-        str | None,
-        typer.Option(help="Only requests in these seconds of the trace.", metavar="START:END"),
-    ] = None,
-    time_scale: Annotated[
-        float | None, typer.Option(help="Multiplies the gaps: 0.1 is ten times as fast.")
-    ] = None,
-    load: Annotated[
-        float | None,
-        typer.Option(
-            help="Scale the gaps so that requests ask for this part of what the machine computes; "
-            "that is measured first.",
-            metavar="PART",
-        ),
-    ] = None,
-    length_scale: Annotated[
-        float | None, typer.Option(help="Multiplies the tokens of every request.")
-    ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(help="Draws tenants and prompts, and arrivals where a trace has none."),
-    ] = None,
-    limit: Annotated[int | None, typer.Option(help="At most this many requests.")] = None,
-    server: Annotated[
-        str | None, typer.Option(help="Replay against this running server.", metavar="URL")
-    ] = None,
-    trace_format: Annotated[str | None, trace_format_option(FORMATS)] = None,
-    rate: Annotated[
-        float | None,
-        typer.Option(help="Requests a second: gaps are scaled, or drawn if there are none."),
-    ] = None,
-    concurrency: Annotated[
-        int | None,
-        typer.Option(
-            help="Requests in flight: the next is sent when one ends. Arrival times are ignored."
-        ),
-    ] = None,
-    repeats: Annotated[
-        int, typer.Option(help="Runs of each policy, in turns; figures get intervals.")
-    ] = 1,
-    slo: Annotated[
-        str | None,
-        typer.Option(
-            help="Limits of a request, for goodput: ttft_ms, tpot_ms, itl_ms, e2el_ms.",
-            metavar="NAME=MS,...",
-        ),
-    ] = None,
-    think: Annotated[
-        float | None,
-        typer.Option(
-            help="A turn of a session is sent at the earliest this long after the previous answer.",
-            metavar="SECONDS",
-        ),
-    ] = None,
-    abandon: Annotated[
-        float | None,
-        typer.Option(help="Give a request up after this time, as people do.", metavar="SECONDS"),
-    ] = None,
-    warm_up: Annotated[
-        float,
-        typer.Option(
-            help="Requests sent in these first seconds are not measured.", metavar="SECONDS"
-        ),
-    ] = 0.0,
-    timeout: Annotated[
-        float | None,
-        typer.Option(
-            help="A request that has not ended by then counts as failed.", metavar="SECONDS"
-        ),
-    ] = None,
-    key: Annotated[
-        str | None,
-        typer.Option(
-            help="API key for --server; the environment variable is safer.",
-            envvar="MIRAGE_API_KEY",
-            show_envvar=True,
-        ),
-    ] = None,
+    trace_file: TraceOption = None,
+    policy: PolicyOption = None,
+    output: OutputOption = Path("out/replay"),
+    window: WindowOption = None,
+    time_scale: TimeScaleOption = None,
+    load: LoadOption = None,
+    length_scale: LengthScaleOption = None,
+    seed: SeedOption = None,
+    limit: LimitOption = None,
+    server: ServerOption = None,
+    trace_format: TraceFormatOption = None,
+    rate: RateOption = None,
+    concurrency: ConcurrencyOption = None,
+    repeats: RepeatsOption = 1,
+    slo: SloOption = None,
+    think: ThinkOption = None,
+    abandon: AbandonOption = None,
+    warm_up: WarmUpOption = 0.0,
+    timeout: TimeoutOption = None,
+    key: KeyOption = None,
 ) -> None:
     """Replay a trace against each policy in turn, and compare them in a report.
 
@@ -162,8 +106,8 @@ def replay(config_path: Path, options: ReplayOptions) -> dict[str, Any]:
     """Run all policies, write ``report.json`` and ``report.html``, print the table.
 
     Returns the report. Finished runs are written even if a later one fails. Raises `ConfigError`,
-    `TraceError` or `PlanError` before anything has started, `ServerError` or `TimelineError` from a
-    run, `KeyboardInterrupt` on Ctrl-C.
+    `TraceError`, `PolicyRefused` or `PlanError` for what cannot be replayed, `ServerError` or
+    `TimelineError` from a run, `KeyboardInterrupt` on Ctrl-C.
     """
     plan = settle(config_path, options)
     console = Console(stderr=True)

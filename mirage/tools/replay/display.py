@@ -25,7 +25,8 @@ class Display:
         self._shown.show(STARTING)
 
     def running(self, journal: Journal) -> None:
-        """Show that a request was sent, or has ended."""
+        """Show the journal's counts of requests; called whenever a request was sent or has
+        ended."""
         ended, total = len(journal.outcomes), self._total
         failed = f", {journal.failed} failed" if journal.failed else ""
         counts = f"{journal.sent} sent, {ended} of {total} finished{failed}"

@@ -75,7 +75,9 @@ def _lead(report: Mapping[str, Any], policies: Sequence[str]) -> Iterator[str]:
 
 
 def _measured(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Terms and values that are needed to repeat the measurement."""
+    """Terms and values for the section on the measurement: inputs of the replay, the largest lag of
+    the client in ms, and failed requests.
+    """
     yield "Date", report["date"]
     yield "Machine", report["machine"]
     yield "Configuration", report["config"]
@@ -106,8 +108,8 @@ def _trace(report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _pictures(runs: Sequence[PolicyRun]) -> list[Section]:
-    """Pictures of one run of each policy. Those of prompts and tiers are left out if nothing was
-    found or copied.
+    """Pictures of the first run of each policy. Those of prompts and tiers are left out if nothing
+    was found or copied.
     """
     runs = list({run.policy: run for run in reversed(runs)}.values())[::-1]
     kept = [run for run in runs if run.timeline and run.timeline.samples]

@@ -198,7 +198,8 @@ def _by_tenant(
 def _summed(
     runs: Sequence[PolicyRun], titled: Mapping[str, Callable[[PolicyRun], tuple[Array, Array]]]
 ) -> tuple[Figure, Grid]:
-    """Values summed over tenants: a cell for each title, a line for each policy."""
+    """Figure of values summed over tenants, and its cells: one for each title, with a line for each
+    policy."""
     figure, cells = drawing.grid(1, len(titled), height=2.4, sharex="all")
     for axes, (title, values) in zip(cells[0], titled.items(), strict=True):
         for run in runs:

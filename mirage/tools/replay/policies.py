@@ -49,7 +49,7 @@ VARIANTS = {
 def chosen(text: str | None, config: Config) -> list[ReplayVariant]:
     """Variants that ``--policy`` names, each once; without it all that the configuration allows.
 
-    Raises `PolicyRefused`.
+    Raises `PolicyRefused` for an unknown name, and for tiers that the configuration does not have.
     """
     tiered = config.tiers.host is not None
     if text is None:

@@ -51,7 +51,9 @@ class ReplayPlan:
 
 @dataclass(frozen=True)
 class ReplayOptions:
-    """Options of the command line; None takes the configuration's default."""
+    """Options of the command line. None takes the configuration's value; an option that the
+    configuration does not have is then off.
+    """
 
     trace: str | None = None
     policies: str | None = None
@@ -139,8 +141,10 @@ def _chosen(config_path: Path, config: Config, options: ReplayOptions) -> Chosen
 def _stretched(
     config: Config, setting: Setting, which: Chosen, how: Reading, options: ReplayOptions
 ) -> float:
-    """Time scale that gives a trace with its own arrivals the rate of the setting. Raises
-    `PlanError`.
+    """Time scale at which a trace with arrivals of its own has `setting.rate` requests a second.
+
+    Raises `PlanError` if an option sets a time scale or a load as well, or if the scale is out of
+    range, and `TraceError` if all requests arrive at one time.
     """
     for name, value in (("time-scale", options.time_scale), ("load", options.load)):
         if value is not None:
@@ -239,7 +243,8 @@ def scaled_to(
 ) -> ReplayPlan:
     """The plan with its gaps scaled so that the rate of requests is its `load` times the capacity.
 
-    Raises `ConfigError`, `TraceError` or `PlanError`.
+    Reads configuration and trace again. Raises `ConfigError`, `TraceError` or `PlanError`, as
+    `settle` does.
     """
     load = plan.setting.load
     asked = (load or 1.0) * capacity_rps
@@ -251,7 +256,8 @@ def scaled_to(
 
 def _load(config: Config, options: ReplayOptions) -> float | None:
     """Part of the machine's capacity to which gaps are scaled; None if they are not. Raises
-    `PlanError`.
+    `PlanError` for a load that is out of range, contradicts another option, or cannot be measured
+    here.
     """
     if options.load is None:
         instead = (options.time_scale, options.rate, options.concurrency)

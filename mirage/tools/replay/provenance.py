@@ -22,7 +22,7 @@ FLAGS = {
 
 
 def of(plan: ReplayPlan, options: ReplayOptions) -> ReplayProvenance:
-    """Origin of the result of this plan."""
+    """Command, versions and configuration that repeat the measurement of `plan`."""
     return ReplayProvenance(
         command=command(plan.config_path, options),
         versions=versions(),

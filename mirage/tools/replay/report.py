@@ -46,7 +46,7 @@ lagged.
 
 @dataclass(frozen=True)
 class Setting:
-    """Workload of a replay, the same for every run. Times are seconds of the trace, scales are
+    """Workload of a replay, the same for every run. `window` is in seconds of the trace, scales are
     factors.
     """
 
@@ -103,7 +103,7 @@ def build(
 
     `outputs_identical` is True only if every request's greedy output is the same under every policy
     and no request failed; None if fewer than two runs were complete. Requests that failed under
-    some policy are not counted as different.
+    some policy, or that the client gave up, are not compared.
     """
     whole = [run for run in runs if not run.interrupted]
     different = differences(whole)

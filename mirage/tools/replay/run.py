@@ -63,11 +63,12 @@ async def replay_on(
 ) -> PolicyRun:
     """Warm up, send all calls by the `habits` of the client, and fetch the timeline.
 
-    With `policy` None the server is asked for its policy. `death` returns when the server has
-    ended. `key` is the API key, None without. A cancel while sending ends the run early and returns
-    the outcomes so far, marked `interrupted`. Raises `ServerError` if the server ends or does not
-    serve a tenant, `TimelineError` for an unknown timeline, `TraceError` if the calls' trace cannot
-    be read any more.
+    `timeout_s` limits each request. With `policy` None the server is asked for its policy. `death`
+    returns when the server has ended. `key` is the API key, None if there is none. A cancel while
+    sending ends the run early and returns the outcomes so far, marked `interrupted`. Raises
+    `ServerError` if the server ends, does not answer, or does not serve a tenant, `TimelineError`
+    for a timeline of another version or form, `TraceError` if the calls' trace cannot be read any
+    more.
     """
     async with client.session(url, timeout_s, key) as http:
         manner = await _warm_up(http, sorted(tenants(calls)))
@@ -140,8 +141,8 @@ async def _timeline_since(
 async def _pages(
     http: aiohttp.ClientSession, since: float | None, until: float
 ) -> AsyncIterator[RecordedTimeline]:
-    """Pages of the timeline with samples after `since`, up to `until`; older servers return all at
-    once.
+    """Pages of the timeline with samples after `since`, up to `until`; older servers return all in
+    one page.
     """
     while since is not None and since < until:
         if (body := await _get(http, f"mirage/timeline?since={since!r}")) is None:
@@ -152,8 +153,8 @@ async def _pages(
 
 
 async def _settled(http: aiohttp.ClientSession) -> ReplayState | None:
-    """A sample that is newer than this call, so that it includes the last step's counts; None if
-    the server has no samples.
+    """A sample that is newer than this call, so that it includes the last step's counts; if none
+    comes within `SETTLE_S`, the newest one. None if the server has no samples.
     """
     first = newest = await _state(http)
     start = monotonic()
@@ -170,7 +171,7 @@ async def _state(http: aiohttp.ClientSession) -> ReplayState | None:
 
 async def _get(http: aiohttp.ClientSession, path: str) -> bytes | None:
     """Body of an answer; None from a server without this path, as a plain vLLM. Raises
-    `ServerError`.
+    `ServerError` if the server does not answer.
     """
     try:
         async with http.get(path) as response:

@@ -39,7 +39,9 @@ class StreamedAnswer:
         self._ended = False
 
     def feed(self, data: bytes, now: float) -> None:
-        """Parse the next bytes, which arrived at `now`. Raises `StreamError`."""
+        """Parse the next bytes, which arrived at `now`. Raises `StreamError` if they report an
+        error or are no event.
+        """
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             if line.startswith(b"data:"):
@@ -86,7 +88,8 @@ class StreamedAnswer:
 
 
 def error_message(body: dict[str, Any]) -> str:
-    """The message in an error body of the OpenAI API; the body as text if it has none."""
+    """Message in an error body of the OpenAI API; the whole body as text if it contains no
+    message."""
     error = body.get("error", body)
     message = error.get("message") if isinstance(error, dict) else error
     return str(message or body)

@@ -24,7 +24,9 @@ class TimelineError(CommandFailed):
 
 
 class RecordedTimeline(msgspec.Struct, frozen=True):
-    """Samples in order of time; `device_bytes` is the memory that all tenants share."""
+    """Timeline of a server, or one page of it, as `/mirage/timeline` answers: samples in order of
+    time. `device_bytes` is the memory that all tenants share.
+    """
 
     samples: list[Sample]
     device_bytes: int
@@ -65,7 +67,7 @@ def joined(pages: Sequence[RecordedTimeline]) -> RecordedTimeline:
 
 
 def parse_state(body: bytes) -> ReplayState:
-    """Newest sample in a body. Raises `TimelineError`."""
+    """Newest sample in a body. Raises `TimelineError` for missing or invalid fields."""
     return _decode(body, ReplayState)
 
 

@@ -1,6 +1,4 @@
-"""Digest of an output that shows if two outputs differ and at which position; kept for every
-request.
-"""
+"""Digest of an output that shows whether and where two outputs differ; kept for every request."""
 
 from __future__ import annotations
 
@@ -39,7 +37,7 @@ CHECK = array("H").itemsize
 
 
 def parting(one: Trail, other: Trail) -> int | None:
-    """Position of the first token or character that differs; None for equal outputs.
+    """Position, from 0, of the first token or character that differs; None for equal outputs.
 
     Once in 65,536 a difference is missed at its position, and then found at a later one.
     """

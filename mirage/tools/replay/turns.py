@@ -6,7 +6,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 
-from mirage.workload.dealing import SESSIONS_KEPT, TenantRequest
+from mirage.workload.dealing import SESSIONS_KEPT, Session, TenantRequest
 
 Send = Callable[[TenantRequest, float], Awaitable[None]]
 """Sends a call that was planned for a time in seconds since the start; returns when it has
@@ -22,16 +22,19 @@ class SessionTurns:
     def __init__(self, think_s: float, send: Send, now: Callable[[], float]) -> None:
         """`now` returns seconds since the start."""
         self._think_s, self._send, self._now = think_s, send, now
-        self._answers: OrderedDict[str, asyncio.Future[float]] = OrderedDict()
+        self._answers: OrderedDict[Session, asyncio.Future[float]] = OrderedDict()
         """End of the last turn of each session, in seconds since the start."""
 
     async def take(self, call: TenantRequest) -> None:
-        """Send a call when its turn has come. The calls of a session must be given in order."""
+        """Send a call immediately (the caller waits until its time), or, if later, `think_s`
+        seconds after the end of the session's previous turn. The calls of a session must be given
+        in order."""
         if call.session is None:
             await self._send(call, call.at_s)
             return
-        before = self._answers.pop(call.session, None)
-        mine = self._answers[call.session] = asyncio.get_running_loop().create_future()
+        session = (call.tenant, call.session)
+        before = self._answers.pop(session, None)
+        mine = self._answers[session] = asyncio.get_running_loop().create_future()
         self._forget_oldest()
         try:
             planned = call.at_s
@@ -43,6 +46,8 @@ class SessionTurns:
             mine.set_result(self._now())
 
     def _forget_oldest(self) -> None:
-        """Forget the sessions that are oldest, as dealing does, so that memory stays constant."""
+        """Forget the session without a turn for the longest time, if there are more than
+        `SESSIONS_KEPT`, so that memory stays constant; dealing forgets it too.
+        """
         if len(self._answers) > SESSIONS_KEPT:
             self._answers.popitem(last=False)

@@ -11,7 +11,7 @@ from mirage.samples import PLACES
 from mirage.units import GIB, MIB
 
 BASELINE = "static"
-"""Policy that ratios refer to; the first run if there is none of this policy."""
+"""Policy that ratios refer to; the first column if there is none of this policy."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,8 @@ TIERS = (
     Metric("kv_bytes_down", "KV blocks copied down, GiB", divide=GIB, digits=2, if_any=True),
     Metric("late_loads", "requests whose blocks came too late", if_any=True),
 )
-"""Metrics of tokens that were found in a cache, and so not computed."""
+"""Metrics of caches: tokens that were found there and so not computed, and copies to and from the
+tiers."""
 METRICS = (
     Metric("completed", "requests completed", "high"),
     Metric("failed", "requests failed", "low"),
@@ -73,7 +74,8 @@ METRICS = (
 
 @dataclass(frozen=True)
 class Cell:
-    """One metric of one policy. `ratio` is against the baseline, None if there is none.
+    """One metric of one policy. `ratio` is the value over the baseline's, as text, with a verdict
+    if runs are compared (`mirage compare`); None if no ratio is to be shown.
 
     `half` is half the width of the mean's 95 % interval over repeated runs; `range` is from the
     least to the greatest value over seeds.
@@ -123,7 +125,7 @@ def _cell(metric: Metric, values: Sequence[float | None], column: int, base: int
 
 
 def _sure(metric: Metric, cell: Cell, half: float | None) -> Cell:
-    """The cell with its interval; unchanged if `half` is None."""
+    """Return the cell with half its 95 % interval; unchanged if `half` is None."""
     if half is None:
         return cell
     return replace(cell, half=f"± {half / metric.divide:,.{metric.digits}f}")

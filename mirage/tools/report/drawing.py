@@ -91,8 +91,8 @@ def grid(rows: int, columns: int, height: float, **share: Any) -> tuple[Figure, 
 
 
 def over_time(rows: int, policies: Sequence[str], height: float) -> tuple[Figure, Grid]:
-    """A figure with a column for each policy under its name. All cells share the time axis, and
-    each row its value axis.
+    """Figure with a column for each policy under its name, and its cells. All cells share the time
+    axis, and each row its value axis.
     """
     figure, cells = grid(rows, len(policies), height, sharex="all", sharey="row")
     for axes, policy in zip(cells[0], policies, strict=True):

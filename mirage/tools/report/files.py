@@ -1,4 +1,4 @@
-"""The files of ``--output``: tested before any computation, and written all or none."""
+"""The files of ``--output``: tested before any computation, replaced only when all are written."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def make_room(output: Path, files: Sequence[Path]) -> None:
 
 
 def write_all(texts: Mapping[Path, str]) -> None:
-    """Write all files of one folder, or none: they are written to a temporary folder, then moved.
+    """Write all files of one folder: first to a temporary folder beside them, so that a full disk
+    leaves the old ones; then they are moved one after the other.
 
     Raises `OSError` with the folder's name, which an error of a full disk does not have.
     """

@@ -27,7 +27,9 @@ class Mean:
 
 @dataclass(frozen=True)
 class Difference:
-    """`ratio` of two means; `more_than_noise` is None if one of them comes from a single run."""
+    """`ratio` of two means, None if the second is 0; `more_than_noise` is None if one of the means
+    comes from a single run.
+    """
 
     ratio: float | None
     more_than_noise: bool | None
@@ -50,8 +52,8 @@ def mean(values: Sequence[float]) -> Mean:
 
 
 def difference(values: Sequence[float], against: Sequence[float]) -> Difference:
-    """Difference between the means of two sets of runs. Constant values differ if they are not
-    equal.
+    """Difference between the means of two sets of runs; the ratio is that of `values` to `against`.
+    If all runs of each set have one value, the sets differ if these two values are not equal.
     """
     ratio = float(np.mean(values) / np.mean(against)) if np.mean(against) else None
     if len(values) < 2 or len(against) < 2:

@@ -47,7 +47,7 @@ class Slo:
         return all(took[name] <= most for name, most in self.limits().items())
 
     def __str__(self) -> str:
-        """The limits as text, in the form that `parse` reads: ``ttft=200,tpot=50``."""
+        """The limits as text, in the form that `parse` reads: ``ttft_ms=200,tpot_ms=50``."""
         return ",".join(f"{name}={limit:g}" for name, limit in self.limits().items())
 
 
@@ -55,7 +55,9 @@ NAMES = tuple(field.name for field in fields(Slo))
 
 
 def parse(text: str) -> Slo:
-    """Limits in a text as ``"ttft_ms=500,tpot_ms=50"``. Raises `ConfigError` with one line."""
+    """Limits in a text as ``"ttft_ms=500,tpot_ms=50"``. Raises `ConfigError` with one line for an
+    unknown or repeated name, or a limit that is no time.
+    """
     limits: dict[str, float] = {}
     for part in text.split(","):
         name, equals, value = (word.strip() for word in part.partition("="))

@@ -44,7 +44,7 @@ def simulate_command(
         Path, typer.Option(help="Folder for result.json and report.html.", metavar="DIR")
     ] = Path("out/simulate"),
     processes: Annotated[
-        int | None, typer.Option(min=1, help="Runs at a time; one per core if left out.")
+        int | None, typer.Option(min=1, help="Processes; one per core if left out.")
     ] = None,
 ) -> None:
     """Simulate models that share a large GPU, policy by policy, and compare them in a report.
@@ -85,7 +85,7 @@ def simulate(
 
 def parse_seeds(text: str) -> list[int]:
     """Seeds in a text as ``"0-4"``, ``"3"``, ``"0,2,7"``, or a mixture. Raises `ConfigError` with
-    one line.
+    one line for any other text, and for more than `MOST_SEEDS`.
     """
     found: dict[int, None] = {}
     for part in text.split(","):

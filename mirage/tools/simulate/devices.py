@@ -19,7 +19,7 @@ def columns(result: Result) -> list[str]:
 
 
 def rows(result: Result) -> Iterator[list[str]]:
-    """Rows of devices, sorted by name; none for an experiment on one device."""
+    """A row for each device, in the order of `result`; none for an experiment on one device."""
     for name, device in result.get("devices", {}).items():
         parts = (result["results"][policy]["devices"][name] for policy in result["policies"])
         yield [name, device["hardware"], ", ".join(device["shares"]), *map(_said, parts)]

@@ -53,8 +53,8 @@ NOT_MODELLED_EITHER = (
 
 
 def modelled(kv_blocks: str, several: bool = False) -> Iterator[Markup]:
-    """Three lists under their titles. `kv_blocks` is the experiment's key; `several` is True for
-    several devices.
+    """Three lists under their titles. `kv_blocks` is the value of this key of the experiment;
+    `several` is True for several devices.
     """
     left_out = (
         "models that move between devices"

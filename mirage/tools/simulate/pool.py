@@ -21,7 +21,7 @@ LOOK_S = 0.5
 
 
 class HasEngines(Protocol):
-    """A world or a fleet, which has engines."""
+    """A simulated device (`World`), or several with a router (`Fleet`): both have engines."""
 
     @property
     def engines(self) -> list[Engine]:
@@ -56,10 +56,10 @@ class Watcher(Protocol):
     """Receiver of the progress of runs."""
 
     def run_ended(self) -> None:
-        """One more run has ended."""
+        """Note that one more run has ended."""
 
     def finished(self, requests: int) -> None:
-        """Number of requests finished in all runs so far, including those under way."""
+        """Note the number of finished requests, over all runs so far, ended or under way."""
 
 
 class Nobody:
@@ -77,7 +77,8 @@ def run_all(
     they run in this process, where requests are not counted. `watcher` is told of finished requests
     and runs.
 
-    Ctrl-C, and any error of a run, ends all processes at once. Raises `RunKilled`.
+    Ctrl-C, and any error of a run, ends all processes immediately. Raises the error of a run, and
+    `RunKilled` if the process of a run was killed.
     """
     watcher = watcher or Nobody()
     if processes == 1:

@@ -62,7 +62,8 @@ def summary(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def spread(values: Sequence[float | None]) -> dict[str, Any] | None:
-    """Mean and range of one figure, and its value for each seed; None if no seed has one."""
+    """Mean, minimum and maximum of one figure over the seeds, and its value for each seed. None if
+    no seed has a value."""
     known = [value for value in values if value is not None]
     if not known:
         return None
@@ -141,7 +142,9 @@ def _devices(setup: FleetSetup) -> dict[str, dict[str, Any]]:
 
 
 def _written(setup: Setup | FleetSetup) -> dict[str, Any]:
-    """The experiment with all defaults; paths of traces are relative to its file."""
+    """The experiment with all defaults; the path of a trace in or below the folder of its file is
+    relative to that folder.
+    """
     written: dict[str, Any] = setup.experiment.model_dump(mode="json")
     workload = setup.experiment.workload
     if workload.file is not None:

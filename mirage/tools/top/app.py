@@ -72,15 +72,21 @@ class TopApp(App[None]):
         self._view: TopView | None = None
         self._asking = False
         self._answered, self._why_away = clock(), ""
+        # Kept here, because an answer may come while the application closes and has no widgets.
+        self._head = Static(Text("Nothing is known yet."), id="head")
+        self._away, self._device = Static(id="away"), Static(id="device")
+        self.table: DataTable[Text] = DataTable(
+            cursor_type="row", cell_padding=0, zebra_stripes=True
+        )
+        self._detail, self._decisions = Static(id="detail"), Static(id="decisions")
 
     def compose(self) -> ComposeResult:
-        yield Static(Text("Nothing is known yet."), id="head")
-        yield Static(id="away")
-        yield Static(id="device")
-        table: DataTable[Text] = DataTable(cursor_type="row", cell_padding=0, zebra_stripes=True)
-        yield table
-        yield Static(id="detail")
-        yield Static(id="decisions")
+        yield self._head
+        yield self._away
+        yield self._device
+        yield self.table
+        yield self._detail
+        yield self._decisions
         yield Footer()
 
     def on_mount(self) -> None:
@@ -94,10 +100,6 @@ class TopApp(App[None]):
         self._columns()
         self._draw()
         self._choose(row.name if row is not None else "")
-
-    @property
-    def table(self) -> DataTable[Text]:
-        return self.query_one(DataTable)
 
     # -- asking -------------------------------------------------------------------------
 
@@ -157,7 +159,7 @@ class TopApp(App[None]):
             self.call_from_thread(self.notify, will, markup=False)
 
     def _row(self) -> TopRow | None:
-        """Row of the tenant under the cursor; None without tenants."""
+        """Row of the tenant under the cursor; None if there are no tenants."""
         rows = self._view.rows if self._view is not None else []
         at = self.table.cursor_row
         return rows[at] if 0 <= at < len(rows) else None
@@ -167,16 +169,16 @@ class TopApp(App[None]):
     def _draw(self) -> None:
         if (shown := self._view) is None:
             return
-        self._write("#head", Text(shown.title))
+        self._head.update(Text(shown.title))
         parts = zip(MARKS, legend(shown), strict=True)
         words = [Text.assemble(mark, f" {text}") for mark, text in parts]
         lines = in_lines([word.plain for word in words], self.size.width)
         device = [_bar(device_bar(shown, self.size.width))]
         device += (Text("  ").join(words[number] for number in line) for line in lines)
-        self._write("#device", Text("\n").join(device))
+        self._device.update(Text("\n").join(device))
         self._draw_rows(shown.rows)
         self._draw_detail()
-        self._write("#decisions", Text("\n".join(shown.decisions) or "No decision yet."))
+        self._decisions.update(Text("\n".join(shown.decisions) or "No decision yet."))
 
     def _draw_rows(self, rows: Sequence[TopRow]) -> None:
         """Update changed cells in place, so that cursor and scroll position stay. The table is
@@ -217,17 +219,14 @@ class TopApp(App[None]):
 
     def _draw_detail(self) -> None:
         row = self._row()
-        self._write("#detail", Text(row.detail if row is not None else "No tenant is served."))
+        self._detail.update(Text(row.detail if row is not None else "No tenant is served."))
 
     def _draw_away(self) -> None:
         quiet_s = self._clock() - self._answered
         away = bool(self._why_away) or quiet_s > 2 * self._every_s + 1
         since = f"No answer for {quiet_s:.0f} s; below is what was said last. {self._why_away}"
-        self.query_one("#away", Static).display = away
-        self._write("#away", Text(since if away else ""))
-
-    def _write(self, selector: str, text: Text) -> None:
-        self.query_one(selector, Static).update(text)
+        self._away.display = away
+        self._away.update(Text(since if away else ""))
 
 
 def _bar(cells: Sequence[int]) -> Text:

@@ -12,7 +12,7 @@ from textual.widgets import Static
 
 
 class Confirming(ModalScreen[bool]):
-    """Asks one question and returns the answer; Escape means no."""
+    """Screen that asks one question and returns the answer; Escape means no."""
 
     CSS = """
     Confirming { align: center middle; }

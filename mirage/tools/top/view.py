@@ -25,8 +25,8 @@ WIDEST_BAR = 40
 
 
 class TopRow(NamedTuple):
-    """One tenant: texts for `HEADINGS`, of which that of the bar is empty, and bytes for the
-    bar.
+    """Row of one tenant: a text for each of `HEADINGS`, empty for the bar, and the bytes that the
+    bar shows.
     """
 
     name: str
@@ -84,8 +84,8 @@ def in_lines(words: Sequence[str], width: int) -> list[list[int]]:
 
 
 def bar(parts: Sequence[int], whole: int, width: int) -> list[int]:
-    """Cells of each part on a bar of `width` cells, which stands for `whole` bytes, or for all
-    parts if they are more.
+    """Number of cells that each part (in bytes) takes on a bar of `width` cells. The bar stands for
+    `whole` bytes, or for the sum of the parts if that is more.
     """
     whole = max(whole, sum(parts), 1)
     ends = [round(end * width / whole) for end in accumulate(parts, initial=0)]
@@ -93,18 +93,22 @@ def bar(parts: Sequence[int], whole: int, width: int) -> list[int]:
 
 
 def device_bar(view: TopView, width: int) -> list[int]:
-    """Cells of each role on the device's bar, the last for free memory."""
+    """Number of cells that each role takes on the device's bar of `width` cells, in the order of
+    `ROLES`. The last number is that of memory which no tenant holds.
+    """
     return bar([*_bytes(view.device), view.rest], 0, width)
 
 
 def row_bar(row: TopRow, width: int) -> list[int]:
-    """Cells of each role on a tenant's bar."""
+    """Number of cells that each role takes on a tenant's bar of `width` cells, in the order of
+    `ROLES`.
+    """
     return bar(_bytes(row.parts), row.whole, width)
 
 
 def widths(terminal: int) -> tuple[int, ...]:
-    """Width of each column: cells beyond those of `NARROW` go to the bar, up to `WIDEST_BAR`, then
-    to the name.
+    """Width of each column: `NARROW`, and on a wider terminal half of the further cells for the
+    bar, up to `WIDEST_BAR`, and the others for the name, up to 24.
     """
     found = list(NARROW)
     left = max(0, terminal - sum(NARROW) - 2)
@@ -115,15 +119,15 @@ def widths(terminal: int) -> tuple[int, ...]:
 
 
 def per_second(value: float | None) -> str:
-    """A rate in at most five characters, up to 99,999; ``-`` for None."""
+    """Text of a rate per second in at most five characters, up to 99,999; ``-`` for None."""
     if value is None:
         return UNKNOWN
     return f"{value:.1f}" if value < 9.95 else f"{value:.0f}"
 
 
 def duration(seconds: float | None) -> str:
-    """A latency in at most six characters: ``"0.4 ms"``, ``"210 ms"``, ``"12.5 s"``; ``-`` for
-    None.
+    """Text of a latency in at most six characters: ``"0.4 ms"``, ``"210 ms"``, ``"12.5 s"``; ``-``
+    for None.
     """
     if seconds is None:
         return UNKNOWN

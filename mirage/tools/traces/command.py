@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import DownloadColumn, TransferSpeedColumn
 
 from mirage.fetching import FetchError, UnreachableError, WantedFile, checksum_like, fetch
+from mirage.printed import json_object
 from mirage.processes.exits import exits
 from mirage.processes.interrupt import terminate_like_interrupt
 from mirage.tools.report.progress import Progress, progress
@@ -20,6 +21,8 @@ from mirage.units import size
 from mirage.workload import public
 from mirage.workload.formats.request import TraceError
 from mirage.workload.public import TRACES, Public, PublicFile
+
+SCHEMA_VERSION = 1
 
 
 class Action(StrEnum):
@@ -54,6 +57,9 @@ def traces_command(
     timeout: Annotated[
         float, typer.Option(min=0.1, help="Seconds to wait for a silent server.")
     ] = 60.0,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="With list: print one JSON object instead.")
+    ] = False,
 ) -> None:
     """List public traces, or fetch some so that --trace NAME finds them.
 
@@ -61,10 +67,15 @@ def traces_command(
     there already is checked again.
     """
     with exits("interrupted; what has come is kept, and fetching goes on there"):
+        if as_json and action is not Action.LIST:
+            raise TraceError(f"--json works only with list: leave it out with {action}")
         folder = cache or public.folder()
         chosen = {name: public.named(name) for name in dict.fromkeys(names or ())}
         if action is Action.LIST:
-            _list(chosen, folder)
+            if as_json:
+                typer.echo(json_object(SCHEMA_VERSION, table.plain(chosen or TRACES, folder)))
+            else:
+                _list(chosen, folder)
             return
         if not chosen:
             raise TraceError("fetch needs a name: `mirage traces list` has them")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -44,6 +45,26 @@ def show_each(chosen: Mapping[str, Public], folder: Path, console: Console) -> N
         console.out(name, highlight=False)
         for key, value in rows.items():
             console.out(f"  {key + ':':<12}{value}", highlight=False)
+
+
+def plain(wanted: Mapping[str, Public], folder: Path) -> dict[str, Any]:
+    """All that is known of each trace, as plain values."""
+    traces = [
+        {
+            "name": name,
+            "about": one.about,
+            "format": one.format,
+            "urls": one.urls,
+            "bytes": one.bytes,
+            "checksum": one.checksum,
+            "licence": one.licence,
+            "cite": one.cite,
+            "file": folder / one.file,
+            "here": (folder / one.file).is_file(),
+        }
+        for name, one in wanted.items()
+    ]
+    return {"folder": folder, "traces": traces}
 
 
 def _size(one: Public) -> str:

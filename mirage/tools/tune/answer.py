@@ -15,12 +15,22 @@ from mirage.tools.tune.progress import WindowProgress
 from mirage.tools.tune.question import Question
 from mirage.tools.tune.recommending import OfferedLoad
 from mirage.tools.tune.runs import WindowRunner, runner
-from mirage.tools.tune.search import FILE, Searched, Task, first_choices, importances, search
+from mirage.tools.tune.search import (
+    FILE,
+    Searched,
+    Task,
+    first_choices,
+    importances,
+    in_order,
+    search,
+)
 from mirage.tools.tune.simulated import WindowRun
 from mirage.tools.tune.space import FIXED, Choice, fixed
 
 SEARCH_SEEDS = 2
-"""Seeds by which the searched windows are dealt to tenants when finalists are compared."""
+"""Number of seeds by which the searched windows are dealt to tenants when finalists are
+compared.
+"""
 JUDGE_SEEDS = 5
 DEFAULT, TUNED, STATIC, POOLED = "default", "tuned", "static", "pooled"
 
@@ -35,7 +45,9 @@ class TuneWish:
     trials: int = 64
     processes: int | None = None
     slower: float | None = None
-    """Factor on the trace's gaps; None: chosen by the question."""
+    """Factor on the trace's gaps; None: 1 if the load is given, otherwise the factor at which the
+    configuration first misses the limits.
+    """
     live: int = 0
     """Number of the search's best configurations that are measured on real engines; 0: none."""
     live_repeats: int = 3
@@ -43,7 +55,7 @@ class TuneWish:
 
 @dataclass(frozen=True)
 class Judged:
-    """A configuration and its figures on the held-back windows."""
+    """A configuration and its figures on the windows that were held back from the search."""
 
     name: str
     seeds: tuple[dict[str, float], ...]
@@ -62,8 +74,8 @@ class Recommendation:
     slower: float
     """Factor on the trace's gaps, beside the configuration's `time_scale`."""
     pressing: dict[str, float]
-    """The factor at which each policy first misses its limits, by policy; empty if the load is
-    given.
+    """Factor on the trace's gaps at which each policy first misses the limits, by policy; empty if
+    the load is given.
     """
     load: OfferedLoad | None
     """The loads of `pressing` as parts of the machine's capacity; None if the load is given, or the
@@ -81,8 +93,8 @@ class Recommendation:
 def answer(
     question: Question, wish: TuneWish, folder: Path, progress: WindowProgress
 ) -> Recommendation:
-    """Search and judge. Raises `ConfigError` with one line; after a `KeyboardInterrupt` the trials
-    remain in `folder`.
+    """Search and judge. Raises `ConfigError` with one line if `folder` has the trials of another
+    question; after a `KeyboardInterrupt` the trials remain in `folder`.
     """
     bench = question.bench(question.config.replay.time_scale)
     with runner(bench, wish.processes, progress.ended) as run:
@@ -90,7 +102,7 @@ def answer(
         windows = task.windows
         progress.stage("searching", wish.trials * len(windows))
         asked = {"objective": wish.objective, "slo": str(task.goal.slo), "slower": task.slower}
-        same = question.fingerprint(**asked)
+        same = question.digest(**asked)
         trials = search(task, run, wish.trials, folder / FILE, same)
         always, best = first_choices(task.space), _best(task.goal, trials)
         of_one = len(windows) * SEARCH_SEEDS
@@ -170,9 +182,8 @@ def _load(
 
 def _best(goal: Goal, trials: Sequence[Searched]) -> list[Choice]:
     """The finalists, the best first; of equal trials the earlier one first."""
-    whole = [(trial.value, trial) for trial in trials if trial.value is not None]
-    ordered = sorted(whole, key=lambda pair: -pair[0] if goal.maximised else pair[0])
-    distinct = {repr(sorted(trial.choice.items())): trial.choice for _, trial in reversed(ordered)}
+    ordered = reversed(in_order(goal, trials))
+    distinct = {repr(sorted(trial.choice.items())): trial.choice for trial in ordered}
     return list(reversed(distinct.values()))[:FINALISTS]
 
 
@@ -218,8 +229,8 @@ def _judge(
 
 
 def mean_lent(judged: Mapping[str, Judged], name: str) -> tuple[float, float]:
-    """Mean bytes of layers that idle models had given away, and that active models had given
-    away.
+    """Bytes of layers that idle models had given away, and that active models had given away, under
+    the contender `name`: means over the time of all held-back windows and seeds.
     """
     outcomes = judged[name].outcomes
     seconds = sum(outcome.duration_s for outcome in outcomes) or 1.0

@@ -33,7 +33,8 @@ def chosen(
     """The answer, never worse than the unchanged file. `best` are the search's choices, the best
     first.
 
-    It is also not worse than the choices in `always`, unless its gain is below `LEAST_GAIN`.
+    It is also not worse than the choices in `always`, unless the gain over the unchanged file is
+    below `LEAST_GAIN`: then the answer is the unchanged file (an empty choice).
     """
     compared: list[Choice] = [{}, *(choice for choice in always if choice)]
     finalists = [*compared, *(choice for choice in best if choice and choice not in compared)]

@@ -4,17 +4,33 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
 
-from mirage.options import ConfigPath, hardware_option, trace_format_option
+from mirage.options import ConfigPath
 from mirage.processes.exits import exits
 from mirage.processes.interrupt import terminate_like_interrupt
 from mirage.tools.report.enough import too_few
 from mirage.tools.report.files import make_room, write_all
-from mirage.workload.formats.registry import FORMATS
+from mirage.tools.tune.options import (
+    FILES,
+    DevicesOption,
+    FindLoadOption,
+    LiveOption,
+    LiveRepeatsOption,
+    ObjectiveOption,
+    OutputOption,
+    ProcessesOption,
+    ProfileOption,
+    SeedOption,
+    SloOption,
+    TraceFormatOption,
+    TraceOption,
+    TrialsOption,
+    WindowOption,
+)
 
 if TYPE_CHECKING:
     from mirage.tools.report.slo import Slo
@@ -22,83 +38,23 @@ if TYPE_CHECKING:
     from mirage.tools.tune.contest import Contest
     from mirage.tools.tune.question import Question, TuneOptions
 
-FILES = ("tuned.yaml", "tune.json", "tune.html")
-MOST_TRIALS = 100_000
-MOST_LIVE = 100
-
 
 def tune_command(
     config: ConfigPath,
-    trace: Annotated[
-        str | None,
-        typer.Option(
-            help="A trace with arrivals: its file, 'sample', or a name of `mirage traces list`.",
-            metavar="FILE",
-            show_default="CONFIG's replay.trace, else the sample",
-        ),
-    ] = None,
-    trace_format: Annotated[str | None, trace_format_option(FORMATS)] = None,
-    profile: Annotated[
-        str | None,
-        hardware_option("the bundled one that is nearest to the machine"),
-    ] = None,
-    slo: Annotated[
-        str | None,
-        typer.Option(
-            help="Limits of each request: ttft_ms, tpot_ms, itl_ms, e2el_ms; derived if left out.",
-            metavar="NAME=MS,...",
-        ),
-    ] = None,
-    objective: Annotated[
-        str,
-        typer.Option(
-            help="goodput, throughput, requests; or ttft, tpot, itl, e2el with _mean, _p50, _p90, "
-            "_p99."
-        ),
-    ] = "goodput",
-    find_load: Annotated[
-        bool,
-        typer.Option(
-            "--find-load",
-            help="Use a load just above what CONFIG bears; the default if neither a trace of "
-            "your own nor replay.time_scale is given, or if replay.load is.",
-        ),
-    ] = False,
-    trials: Annotated[int, typer.Option(min=1, max=MOST_TRIALS, help="Trials of the search.")] = 64,
-    output: Annotated[
-        Path, typer.Option(help=f"Folder for {', '.join(FILES)} and the trials.", metavar="DIR")
-    ] = Path("out/tune"),
-    seed: Annotated[
-        int, typer.Option(min=0, max=2**31, help="The same seed, the same answer.")
-    ] = 0,
-    processes: Annotated[
-        int | None,
-        typer.Option(min=1, help="Runs at a time; one per core if left out. Changes no answer."),
-    ] = None,
-    live: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            max=MOST_LIVE,
-            metavar="N",
-            help="Measure the N best, CONFIG as it is, and the best fixed percentage on the real "
-            "engines here, and take the best of them.",
-        ),
-    ] = 0,
-    live_repeats: Annotated[
-        int, typer.Option(min=1, max=MOST_LIVE, help="Runs of each of them, in turns.")
-    ] = 3,
-    devices: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KIND,...",
-            help="Count devices of these hardware profiles instead: CONFIG is an experiment of "
-            "mirage simulate. Takes --slo, --window, --seed, --processes and --output.",
-        ),
-    ] = None,
-    window: Annotated[
-        float, typer.Option(min=1.0, max=86400.0, help="With --devices: seconds of each window.")
-    ] = 600.0,
+    trace: TraceOption = None,
+    trace_format: TraceFormatOption = None,
+    profile: ProfileOption = None,
+    slo: SloOption = None,
+    objective: ObjectiveOption = "goodput",
+    find_load: FindLoadOption = False,
+    trials: TrialsOption = 64,
+    output: OutputOption = Path("out/tune"),
+    seed: SeedOption = 0,
+    processes: ProcessesOption = None,
+    live: LiveOption = 0,
+    live_repeats: LiveRepeatsOption = 3,
+    devices: DevicesOption = None,
+    window: WindowOption = 600.0,
 ) -> None:
     """Find the settings with which CONFIG serves a trace best, and say what they bring and why.
 

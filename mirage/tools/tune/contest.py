@@ -13,7 +13,7 @@ from mirage.tools.tune.answer import DEFAULT, TUNED, Recommendation, fixed_name
 from mirage.tools.tune.choosing import LEAST_GAIN
 from mirage.tools.tune.goals import Goal, WindowResult, figures
 from mirage.tools.tune.question import Question
-from mirage.tools.tune.search import Searched
+from mirage.tools.tune.search import in_order
 from mirage.tools.tune.space import FIXED, fixed
 from mirage.tools.tune.table import number
 
@@ -56,21 +56,15 @@ def entrants(question: Question, answer: Recommendation, count: int) -> dict[str
     return found
 
 
-def in_order(goal: Goal, trials: Sequence[Searched]) -> list[Searched]:
-    """Trials that ran on all windows, the best first."""
-    whole = [(trial.value, trial) for trial in trials if trial.value is not None]
-    ordered = sorted(whole, key=lambda pair: -pair[0] if goal.maximised else pair[0])
-    return [trial for _, trial in ordered]
-
-
 def values(goal: Goal, results: Sequence[WindowResult]) -> list[float]:
     """Value of each repeat, by the goal."""
     return [goal.value([result]) for result in results]
 
 
 def winner(goal: Goal, results: Mapping[str, Sequence[WindowResult]]) -> str:
-    """Name of the entrant with the best median of its repeats. Another than the first entrant, the
-    search's answer, must be better by at least `LEAST_GAIN`.
+    """Name of the winner by the medians of the repeats. The first entrant, the search's answer,
+    is the best to begin with; of the others, in their order, each becomes the best if it is better
+    than the best so far by at least `LEAST_GAIN`.
     """
     worth = {name: median(values(goal, each)) for name, each in results.items()}
     best = next(iter(worth))

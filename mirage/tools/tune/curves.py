@@ -24,7 +24,7 @@ class Curve:
 
 def curve(subject: Subject, hardware: Hardware) -> Curve:
     """Curve over batches of requests with the subject's context, up to the most that its engine
-    runs, and `LARGEST_BATCH`.
+    runs: at least 2, and at most `LARGEST_BATCH`.
     """
     most = max(2, min(LARGEST_BATCH, subject.most_requests))
     batches = sorted({1, most, *(2**power for power in range(1, 9) if 2**power < most)})

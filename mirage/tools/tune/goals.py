@@ -27,7 +27,7 @@ OBJECTIVES = (*RATES, *(f"{name}_{how}" for name in LATENCIES for how in STATIST
 
 
 class CompletedRequest(NamedTuple):
-    """Latencies of a completed request in seconds, and its output tokens."""
+    """Latencies of a completed request in seconds, and the number of its output tokens."""
 
     ttft: float
     tpot: float
@@ -38,7 +38,8 @@ class CompletedRequest(NamedTuple):
     tokens: int
     """Output tokens."""
     ended: float = 0.0
-    """Time of its last token, in seconds since the window's begin."""
+    """Time of its last token, in seconds since the window's begin; 0 for a request to real engines.
+    """
 
     def latencies_ms(self) -> dict[str, float]:
         """Latencies in ms, by the names of an `Slo`."""
@@ -56,7 +57,8 @@ class WindowResult:
     lent_idle: float = 0.0
     """Bytes of layers that idle models had given away, times the seconds for which they had."""
     lent_active: float = 0.0
-    """Bytes of layers that models with work had given away, times seconds."""
+    """Bytes of layers that models with work had given away, times the seconds for which they had.
+    """
     streamed: int = 0
     """Bytes of layers streamed."""
 
@@ -115,7 +117,7 @@ def figures(outcomes: Sequence[WindowResult], slo: Slo) -> dict[str, float]:
 
 
 def share_met(outcomes: Sequence[WindowResult], slo: Slo) -> float:
-    """Part of the requests that kept all limits; 0 without requests."""
+    """Part of the completed requests that kept all limits; 0 if none completed."""
     rows = [row for outcome in outcomes for row in outcome.rows]
     return sum(map(slo.met, rows)) / len(rows) if rows else 0.0
 

@@ -73,8 +73,8 @@ def _live(report: Report) -> Section:
 
 
 def figures(held: Report) -> dict[str, list[Markup]]:
-    """Cells for each contender, simulated or measured, with ratios to the unchanged
-    configuration.
+    """Cells for each contender in `held`, simulated or measured, with ratios to the unchanged
+    configuration, or to the first contender if `held` does not have the unchanged one.
     """
     as_is = held[DEFAULT if DEFAULT in held else next(iter(held))]
     made: dict[str, list[Markup]] = {name: [] for name in held}

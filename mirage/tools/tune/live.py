@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 from mirage.config import Config
-from mirage.serve.preflight import fit_config
+from mirage.serve.launch.preflight import fit_config
 from mirage.tools.replay.child import Server
 from mirage.tools.replay.client import Journal, Outcome
 from mirage.tools.replay.display import Display, display
@@ -31,13 +31,15 @@ from mirage.workload.dealing import TenantRequest
 
 FOLDER, FILE = "live", "runs.jsonl"
 START_S = 40.0
-"""Seconds that three servers take to start on two cores, roughly; used only to estimate the
-duration.
+"""Seconds, roughly, in which a server with three tenants starts on two cores; used only to estimate
+the duration.
 """
 
 
 def check(config: Config) -> None:
-    """Raises `ConfigError` if engines cannot serve the configuration on this machine."""
+    """Ask vLLM, without starting an engine, if the configuration can be served on this machine.
+    Raises `ConfigError` if not.
+    """
     fit_config(config)
 
 
@@ -49,8 +51,8 @@ def contest(
     output: Path,
     console: Console,
 ) -> Contest:
-    """Measure all entrants. Raises `ServerError` if a server fails, `KeyboardInterrupt` on
-    Ctrl-C.
+    """Measure all entrants, `repeats` times each; runs that are stored in `output` are not
+    repeated. Raises `ServerError` if a server fails, `KeyboardInterrupt` on Ctrl-C.
     """
     configs = entrants(question, answer, count)
     calls = _calls(question, answer)
@@ -139,7 +141,7 @@ def _key(
     """Key of a run: the same only for the same configuration and requests."""
     served = config.model_dump(mode="json", exclude={"replay"})
     asked = [(c.at_s, c.tenant, c.context_tokens, c.output_tokens) for c in calls]
-    text = json.dumps([question.fingerprint(), served, asked, answer.slower], sort_keys=True)
+    text = json.dumps([question.digest(), served, asked, answer.slower], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -149,8 +151,10 @@ class _Kept:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._found: dict[tuple[str, int], WindowResult] = {}
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        for line in lines:
+        known = path.read_text(encoding="utf-8") if path.exists() else ""
+        if known and not known.endswith("\n"):  # the next run needs a line of its own
+            path.write_text(known + "\n", encoding="utf-8")
+        for line in known.splitlines():
             try:
                 self._take(json.loads(line))
             except (ValueError, KeyError, TypeError):

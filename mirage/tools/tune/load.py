@@ -28,7 +28,9 @@ SLOWEST, FASTEST, STEP = 4.0, 1 / 512, 0.5**0.5
 
 
 def derived_slo(run: WindowRunner, config: Config, windows: Sequence[int], seed: int) -> Slo:
-    """Limits of TTFT and TPOT, derived and rounded to two digits."""
+    """Limits of TTFT and TPOT, derived under policy `static` and rounded to two digits. In turns
+    the limit of TTFT includes the turns of all other tenants.
+    """
     config = _static(config)
     alone = figures(_outcomes(run, config, windows, seed, ALONE), Slo())
     ttft = TTFT_TIMES * alone["ttft_p50"]
@@ -42,7 +44,8 @@ def pressing(
 ) -> float:
     """Factor on the trace's gaps (below 1: more load) at which too few requests keep the limits.
 
-    The load rises from `SLOWEST` in steps; the first factor with too few is the result.
+    The load rises from `SLOWEST` in steps; the first factor with too few is the result, or about
+    `FASTEST` if none has too few.
     """
     slower = SLOWEST
     while slower > FASTEST:
@@ -79,7 +82,8 @@ def each_pressing(
 ) -> dict[str, float]:
     """`pressing` for the configuration's own policy, and for those that lend no layers.
 
-    Between the loads of the two, the configuration keeps its limits and the other policies do not.
+    At loads between the highest of those policies and that of the configuration, only the
+    configuration keeps the limits.
     """
     policies = dict.fromkeys((Policy.STATIC, Policy.POOLED, config.policy))
     return {

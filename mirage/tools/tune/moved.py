@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from mirage.config import Config
-from mirage.serve import adapters
+from mirage.serve.adapting import adapters
 from mirage.tools.tune import written
 from mirage.tools.tune.question import Question, raw
 from mirage.tools.tune.space import changes
 
 
 def tuned(question: Question, config: Config, reasons: Sequence[str], folder: Path) -> str:
-    """Text of the file, to be written into `folder`. Raises `ConfigError`, as loading it would."""
+    """Text of the file, to be written into `folder`. Raises `ConfigError` if the question's own
+    file cannot be read any more.
+    """
     content = raw(question.path)
     known = adapters.beside(question.config, question.path.parent.resolve())
     for entry, tenant, before in zip(

@@ -11,7 +11,7 @@ from typing import Any
 import mirage
 from mirage.config import Config, ConfigError, current, load, read_yaml
 from mirage.control.rules import Rules
-from mirage.serve.hubs import from_cache
+from mirage.serve.models.hubs import from_cache
 from mirage.simulate.roofline import Roofline
 from mirage.tools.explain.arithmetic import Explained, explained, layer_compute_s
 from mirage.tools.explain.machine import Machine, machine
@@ -77,7 +77,10 @@ class Question:
 
     @property
     def load_is_given(self) -> bool:
-        """True if the rate of requests is given: in the file, or by a trace of the user's own."""
+        """True if the rate of requests is given: by `replay.time_scale` in the file, or by another
+        trace than the sample. False with `find_load`, and with `replay.load` in the file unless an
+        option names the trace.
+        """
         replay = self.config.replay
         if self.options.find_load or (self.options.trace is None and replay.load is not None):
             return False
@@ -102,7 +105,7 @@ class Question:
             length_scale=self.config.replay.length_scale,
         )
 
-    def fingerprint(self, **more: Any) -> str:
+    def digest(self, **more: Any) -> str:
         """Hash of the question and of `more`; the same only for the same question."""
         bench = self.bench(1.0)
         windows = [(w.number, w.requests) for w in (*self.cut.searched, *self.cut.held_back)]
@@ -119,7 +122,9 @@ class Question:
 
 
 def ask(path: Path, options: TuneOptions) -> Question:
-    """Read and check the question. Raises `ConfigError` or `TraceError` with one line."""
+    """Read and check the question. Raises `ConfigError` or `TraceError` with one line for a
+    configuration or a trace that cannot be tuned.
+    """
     config = from_cache(with_fixed_shares(load(path), "tune"))
     on = machine(options.profile, config.device)
     known = subjects(config, on.hardware, CONTEXT)
@@ -143,13 +148,17 @@ def ask(path: Path, options: TuneOptions) -> Question:
 
 
 def raw(path: Path) -> dict[Any, Any]:
-    """Content of the file, in the keys of the newest version. Raises `ConfigError`."""
+    """Content of the file, in the keys of the newest version. Raises `ConfigError` for a file that
+    cannot be read or has an unknown version."""
     return current(read_yaml(path), path)
 
 
 def _requests(config: Config, options: TuneOptions, near: Path) -> tuple[str, list[TraceRequest]]:
-    """The trace's name and its requests; relative paths in the configuration are relative to
-    `near`.
+    """The trace's name and its requests; `near` is the folder for a relative path in the
+    configuration.
+
+    Raises `ConfigError` if the configuration has one trace for each tenant, and `TraceError` as
+    `_rows` does.
     """
     if options.trace is not None:
         return options.trace, _rows(located(options.trace), options.trace_format)
@@ -160,7 +169,8 @@ def _requests(config: Config, options: TuneOptions, near: Path) -> tuple[str, li
 
 
 def _rows(path: Path, form: str | None) -> list[TraceRequest]:
-    """Rows of a trace without texts and hashes, which are not used here. Raises `TraceError`."""
+    """Rows of a trace without texts and hashes, which are not used here. Raises `TraceError` for a
+    trace that cannot be read, or whose rows all arrive at one time."""
     try:
         rows = _first(path, MOST_ROWS, Reading(form))
     except EndlessTrace:

@@ -34,11 +34,12 @@ class OfferedLoad:
         return middle if least < middle < most else None
 
     def parts(self) -> str:
-        """One line with the loads of the policies as parts of the machine's capacity."""
-        each = [f"{name} {part:.2g}" for name, part in self.too_many.items()]
+        """One line with the loads from which on the policies have too many requests, as parts of
+        the machine's capacity."""
+        each = [f"{name} from {part:.2g} on" for name, part in self.too_many.items()]
         return (
-            f"as parts of the {self.computed_per_s:.3g} requests/s that the machine computes "
-            f"without a limit of KV memory: {', '.join(each)}"
+            f"too many requests: {', '.join(each)}, as parts of the {self.computed_per_s:.3g} "
+            "requests/s that the machine computes without a limit of KV memory"
         )
 
     def said(self) -> str:

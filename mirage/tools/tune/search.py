@@ -73,10 +73,12 @@ def first_choices(space: SearchSpace) -> list[Choice]:
 
 
 def search(
-    task: Task, run: WindowRunner, trials: int, storage: Path, fingerprint: str
+    task: Task, run: WindowRunner, trials: int, storage: Path, digest: str
 ) -> list[Searched]:
-    """The first `trials` trials. Raises `ConfigError` if `storage` has trials of another search."""
-    stored = _open(task, storage, fingerprint)
+    """The first `trials` trials: those that `storage` has, and the others, which are run now and
+    stored there. Raises `ConfigError` if `storage` has trials of a search with another `digest`.
+    """
+    stored = _open(task, storage, digest)
     # Behind the median of those that have seen as many windows.
     pruner = optuna.pruners.MedianPruner(n_startup_trials=2 * BATCH, n_warmup_steps=0)
     study = optuna.create_study(direction=_direction(task.goal), pruner=pruner)
@@ -95,8 +97,17 @@ def search(
     return [_searched(trial, task.space) for trial in study.trials[:trials]]
 
 
+def in_order(goal: Goal, trials: Sequence[Searched]) -> list[Searched]:
+    """Trials that ran on all windows, the best first; of equal trials the earlier one first."""
+    whole = [(trial.value, trial) for trial in trials if trial.value is not None]
+    ordered = sorted(whole, key=lambda pair: -pair[0] if goal.maximised else pair[0])
+    return [trial for _, trial in ordered]
+
+
 def importances(found: Sequence[Searched], task: Task) -> dict[str, float]:
-    """Part of the differences between trials that each knob explains; empty for too few trials."""
+    """Part of the differences between trials that each knob explains; empty for too few trials, or
+    if all have the same value.
+    """
     study = optuna.create_study(direction=_direction(task.goal))
     distributions = _distributions(task.space)
     for one in found:
@@ -152,7 +163,7 @@ def _tell(
         study.tell(trial, state=state)
 
 
-def _open(task: Task, storage: Path, fingerprint: str) -> optuna.Study:
+def _open(task: Task, storage: Path, digest: str) -> optuna.Study:
     """The study in the file, cut to complete batches. Raises `ConfigError` for another question's
     study.
     """
@@ -161,7 +172,7 @@ def _open(task: Task, storage: Path, fingerprint: str) -> optuna.Study:
     kept: list[FrozenTrial] = []
     if storage.exists() and NAME in optuna.get_all_study_names(address):
         old = optuna.load_study(study_name=NAME, storage=address)
-        if old.user_attrs.get("fingerprint") != fingerprint:
+        if old.user_attrs.get("digest") != digest:
             raise ConfigError(
                 f"--output {storage.parent}: {storage.name} has trials of another question "
                 "(configuration, trace, profile, objective, SLO or seed differ): name another "
@@ -172,7 +183,7 @@ def _open(task: Task, storage: Path, fingerprint: str) -> optuna.Study:
             return old
         optuna.delete_study(study_name=NAME, storage=address)
     made = optuna.create_study(study_name=NAME, storage=address, direction=direction)
-    made.set_user_attr("fingerprint", fingerprint)
+    made.set_user_attr("digest", digest)
     made.add_trials(kept)
     return made
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mirage.config import Config, Policy, TenantSection
-from mirage.serve.fit import Fit
+from mirage.serve.fit.fit import Fit
 
 Value = float | int | str | None
 Choice = Mapping[str, Value]
@@ -47,7 +47,9 @@ class Knob:
 
     @property
     def default(self) -> Value:
-        """The configuration's value."""
+        """Value that leaves the configuration as it is: the value in the file, or 1.0 for a knob
+        that is a factor.
+        """
         return self.values[self.written]
 
 
@@ -60,7 +62,9 @@ class SearchSpace:
     knobs: tuple[Knob, ...]
 
     def apply(self, choice: Choice) -> Config:
-        """The configuration with these knobs set. Raises `KeyError` for an unknown knob."""
+        """The configuration, under policy `mirage`, with these knobs set. Raises `KeyError` for an
+        unknown knob.
+        """
         if unknown := choice.keys() - {knob.name for knob in self.knobs}:
             raise KeyError(min(unknown))
         as_written = {knob.name: knob.default for knob in self.knobs}
@@ -101,7 +105,9 @@ def space(config: Config, fits: Mapping[str, Fit], steps_ms: Sequence[float]) ->
 
 
 def fixed(config: Config, percent: float) -> Config:
-    """The configuration with one percentage for all models, and policy `mirage`."""
+    """The configuration under policy `mirage`, with `percent` of its layers as the most that each
+    model may give.
+    """
     remap = config.remap.model_copy(update={"max_percent": percent})
     tenants = [t.model_copy(update={"max_percent": None}) for t in config.tenants]
     update = {"policy": Policy.MIRAGE, "remap": remap, "tenants": tenants}
@@ -109,7 +115,7 @@ def fixed(config: Config, percent: float) -> Config:
 
 
 def changes(before: Config, after: Config) -> dict[str, tuple[Any, Any]]:
-    """Keys that differ, as the file nests them, with the old and the new value."""
+    """Old and new value of each key that differs, by its dotted path (``tenants.0.share``)."""
     found: dict[str, tuple[Any, Any]] = {}
     if before.policy is not after.policy:
         found["policy"] = str(before.policy), str(after.policy)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from mirage.config import Config
-from mirage.serve.outlook import Speeds, outlook
+from mirage.serve.fit.outlook import Speeds, outlook
+from mirage.tools.explain.words import listed
 from mirage.tools.report.enough import too_few
 from mirage.tools.tune.answer import DEFAULT, POOLED, STATIC, TUNED, Recommendation, mean_lent
 from mirage.tools.tune.contest import Contest, sentence
 from mirage.tools.tune.goals import share_met
 from mirage.tools.tune.question import Question
 from mirage.tools.tune.space import changes
-from mirage.tools.tune.words import Findings, listed, sentences
+from mirage.tools.tune.words import Findings, sentences
 
 WELL_MET = 0.98
 """Part of the requests that keep all limits if memory is not short."""

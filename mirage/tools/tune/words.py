@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
+from mirage.tools.explain.words import listed
 from mirage.tools.tune.goals import Goal, unit
 
 LITTLE = 0.02
@@ -148,8 +149,3 @@ def _number(value: float) -> str:
 
 def _percent(part: float) -> str:
     return f"{abs(part) * 100:.1f} %" if isfinite(part) else "infinitely"
-
-
-def listed(names: Sequence[str]) -> str:
-    """Names joined as ``"a, b and c"``."""
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))

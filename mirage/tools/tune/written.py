@@ -1,6 +1,6 @@
-"""``tuned.yaml``: the configuration of the question with the values found. Pure.
+"""``tuned.yaml``: the configuration that was to be tuned, with the values found. Pure.
 
-All keys stay. A comment beside each changed value has the old one.
+All keys stay, its comments do not. A comment beside each changed value has the old one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 Changes = Mapping[str, tuple[Any, Any]]
-"""Old and new value of each changed key, by the key as the file nests it (``tenants.0.share``)."""
+"""Old and new value of each changed key, by its dotted path in the file (``tenants.0.share``)."""
 LARGEST_COMMENT = 96
 """Most characters of a comment line at the top."""
 
@@ -47,7 +47,9 @@ def _set(content: Any, path: Sequence[str], value: Any) -> None:
 
 
 def _lines_of(node: Any, where: str = "") -> dict[str, int]:
-    """Line on which each scalar's value begins, by its dotted key, which begins with `where`."""
+    """Number of the line, from 0, on which each scalar of a composed YAML `node` begins, by its
+    dotted key. `where` is the key of `node` itself, with which all others begin.
+    """
     if isinstance(node, yaml.MappingNode):
         pairs = [(key.value, value) for key, value in node.value]
     elif isinstance(node, yaml.SequenceNode):

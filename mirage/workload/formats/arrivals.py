@@ -1,4 +1,4 @@
-"""Drawn arrivals for requests of traces without any."""
+"""Drawn arrivals for the requests of traces that have no arrivals."""
 
 from __future__ import annotations
 

@@ -26,7 +26,9 @@ class Chats:
         self._sessions: OrderedDict[str, str] = OrderedDict()
 
     def session(self, entry: dict[str, Any], where: str) -> str | None:
-        """Name of a row's session; None if it has none. Raises `TraceError`."""
+        """Name of the session that a row belongs to; None if the row names neither a session nor a
+        chat. Raises `TraceError` if a name is neither a text nor a whole number.
+        """
         given = session(entry, NAME, where)
         chat, before = session(entry, CHAT, where), session(entry, BEFORE, where)
         found = given or self._of(before) or self._of(chat)
@@ -37,7 +39,7 @@ class Chats:
         return found
 
     def _of(self, chat: str | None) -> str | None:
-        """Session of a chat: the one noted before, else the chat's own name; None without a
-        chat.
+        """Session of a chat: the one noted before, else the chat's own name; None if the row names
+        no chat.
         """
         return None if chat in (None, NONE) else self._sessions.get(chat, chat)

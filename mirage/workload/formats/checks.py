@@ -24,7 +24,7 @@ _DECIMAL = re.compile(r"(\d{1,11})(?:\.(\d{1,9})0*)?", re.ASCII)
 
 
 class Clock:
-    """Converts times with any origin into arrivals since the first row."""
+    """Converter of a trace's times, with any origin, into seconds since its first row."""
 
     def __init__(self) -> None:
         self._first: int | None = None
@@ -45,15 +45,18 @@ class Clock:
 
 def tokens_written(text: str, what: str, where: str, least: int = 1) -> int:
     """A number of tokens, at least `least`, in a column of a CSV file; 472.0, as pandas writes it,
-    counts as 472. Raises `TraceError`."""
+    counts as 472. Raises `TraceError` for any other text; it names the field by `what` and the row
+    by `where`.
+    """
     match = _WHOLE.fullmatch(text)
     count = int(match[1]) if match else -1
     return _in_bounds(count, text[:80], what, where, least)
 
 
 def tokens(value: Any, what: str, where: str, least: int = 1) -> int:
-    """A number of tokens, at least `least`, in a JSON field; 10.0 counts as 10. Raises
-    `TraceError`."""
+    """A number of tokens, at least `least`, in a JSON field; 10.0 counts as 10. Raises `TraceError`
+    for any other value; it names the field by `what` and the row by `where`.
+    """
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     count = value if isinstance(value, int) and not isinstance(value, bool) else -1
@@ -61,7 +64,9 @@ def tokens(value: Any, what: str, where: str, least: int = 1) -> int:
 
 
 def seconds_written(text: str, where: str) -> int:
-    """Nanoseconds of a number of seconds in a column of a CSV file. Raises `TraceError`."""
+    """Nanoseconds of a number of seconds in a column of a CSV file. Raises `TraceError` for any
+    other text.
+    """
     match = _DECIMAL.fullmatch(text)
     if not match:
         raise TraceError(f"{where}: Timestamp {text[:80]!r}, expected seconds, as 862919 or 45.5")
@@ -69,7 +74,10 @@ def seconds_written(text: str, where: str) -> int:
 
 
 def moment(value: Any, what: str, where: str, unit: int) -> int:
-    """Nanoseconds of a JSON number of units, each of `unit` nanoseconds. Raises `TraceError`."""
+    """Nanoseconds of a time that a JSON field has as a number of units, each of `unit` nanoseconds.
+    Raises `TraceError` for a value that is no number, negative or too large; it names the field by
+    `what` and the row by `where`.
+    """
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     most = _MOST_SECONDS * NANOSECONDS // unit
     if not number or not 0 <= value <= most:
@@ -95,8 +103,8 @@ def field(entry: dict[str, Any], key: str, where: str) -> Any:
 
 
 def session(entry: dict[str, Any], key: str, where: str) -> str | None:
-    """Name of a session, written as a text or a number; None if the row has none. Raises
-    `TraceError`.
+    """Name of a session, written as a text or a whole number; None if the row has none. Raises
+    `TraceError` for any other value.
     """
     found = entry.get(key)
     if found is not None and (isinstance(found, bool) or not isinstance(found, (int, str))):
@@ -106,7 +114,7 @@ def session(entry: dict[str, Any], key: str, where: str) -> str | None:
 
 def estimated(characters: int, what: str, where: str) -> int:
     """Estimated tokens of a text of so many characters, at least 1. Raises `TraceError` if they are
-    too many.
+    too many; it names the field by `what` and the row by `where`.
     """
     count = max(1, math.ceil(characters / CHARACTERS_PER_TOKEN))
     return _in_bounds(count, count, what, where, 1)

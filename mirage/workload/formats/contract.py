@@ -24,12 +24,12 @@ class Format:
     rows.
     """
     has_arrivals: bool = True
-    """False if the format has no arrivals: then all requests arrive at 0."""
+    """False if the format has no arrivals: `read` then yields all requests with arrival 0."""
     nearly: Callable[[Head], str | None] = lambda head: None
-    """For a file that fits no format: the reason why it is not of this one, and what to do; None if
-    unknown.
+    """Function that is called for a file that fits no format. It returns the reason why the file is
+    not of this format, and what to do; None if it knows none.
     """
     doubt: Callable[[Head], str | None] = lambda head: None
-    """For a file that fits this format: evidence against it, and what to do; None if there is
-    none.
+    """Function that is called for a file whose beginning fits this format. It returns the evidence
+    that the file may have to be read in another way, and what to do; None without such evidence.
     """

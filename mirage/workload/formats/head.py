@@ -30,8 +30,8 @@ class Head:
     line: str = ""
     fields: dict[str, Any] = field(default_factory=dict)
     further: Callable[[], Iterator[dict[str, Any]]] = field(default=lambda: iter(()))
-    """Function that returns the JSON objects in some more bytes of the file, without consuming
-    them.
+    """Function that returns the complete JSON objects in the file's first `source.MAX_FURTHER`
+    bytes, the first object among them, without consuming these bytes.
     """
 
 

@@ -14,8 +14,8 @@ from mirage.workload.formats.synthetic_schema import Synthetic
 
 
 def requests(asked: Synthetic, seed: int) -> Iterator[TraceRequest]:
-    """Endless requests in order of arrival, the first at 0 s. Arrivals do not change with other
-    keys.
+    """Endless requests in order of arrival, the first at 0 s. The times of single requests, or of
+    the beginnings of sessions, do not change with the keys of lengths and prefixes.
     """
     draws = _Draws(asked, seed)
     return _conversations(draws) if asked.sessions else map(draws.single, draws.starts())
@@ -28,8 +28,8 @@ class _Session:
     name: str
     prefix: int | None
     said: int
-    """Tokens of all prompts and answers so far; before the first turn those of the shared
-    prefix.
+    """Tokens of the conversation so far, which are those of the last prompt (it repeats all before
+    it) and its answer; before the first turn those of the shared prefix.
     """
 
 

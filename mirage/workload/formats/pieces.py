@@ -24,7 +24,9 @@ MALFORMED = (ijson.JSONError, ValueError, RecursionError)
 
 
 def entries(file: io.RawIOBase | io.BytesIO) -> Iterator[Any]:
-    """Values of a file that is one JSON array. Raises one of `MALFORMED`."""
+    """Values of a file that is one JSON array. Their iteration raises one of `MALFORMED` for
+    invalid JSON.
+    """
     return iter(ijson.items(file, "item", use_float=True, buf_size=CHUNK))
 
 

@@ -45,7 +45,11 @@ def named(name: str) -> Format:
 
 
 def of(source: Source) -> Format:
-    """The format that a file's beginning fits. Raises `TraceError` if none fits, or several."""
+    """Format of a file, by its beginning.
+
+    Logs a warning if the beginning may also be read in another way (`Format.doubt`), for example
+    with times in another unit. Raises `TraceError` if the beginning fits no format, or several.
+    """
     fitting = [each for each in FORMATS.values() if each.fits(source.head)]
     if len(fitting) == 1:
         (form,) = fitting

@@ -11,11 +11,13 @@ MAX_TOKENS = 10_000_000
 
 
 class TraceError(InputRefused):
-    """A trace cannot be replayed; the message is one line with file and line number."""
+    """Error: a trace cannot be replayed. The message is one line; for a faulty row it has the file
+    and the row's place in the file.
+    """
 
 
 class EndlessTrace(TraceError):
-    """A trace is endless, and the part to use was not specified."""
+    """Error: a trace is endless, and the part to use was not specified."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,7 +158,9 @@ def _lengths(source: Source) -> TokenLengths:
 
 
 def _dataset(path: Path) -> dict[float, tuple[Drawn, Drawn]]:
-    """Lengths by the begin of each window that has them. Raises `TraceError`."""
+    """Lengths by the begin in seconds of each window that has them. Raises `TraceError` if the file
+    is no such dataset.
+    """
     try:
         raw = msgspec.json.decode(path.read_bytes(), type=dict[str, dict[str, str]])
         found = {
@@ -176,7 +178,8 @@ def _dataset(path: Path) -> dict[float, tuple[Drawn, Drawn]]:
 
 def _drawn(text: str) -> Drawn:
     """Parse frequencies as ``{120: 0.25, 121: 0.75}``. Raises `ValueError`, `SyntaxError` or
-    `TypeError`.
+    `TypeError` for any other text, and `ValueError` for frequencies that are negative or all 0, or
+    more than `MAX_TOKENS` tokens.
     """
     each = dict(ast.literal_eval(text)).items()
     parts = sorted((max(1, int(tokens)), float(part)) for tokens, part in each)

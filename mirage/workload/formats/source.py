@@ -22,7 +22,7 @@ from mirage.workload.formats.request import TraceError
 from mirage.workload.formats.telling import SHOWN, first_line, shown
 
 MAX_FURTHER = 2**18
-"""Bytes that are looked at if the first object does not show the format."""
+"""First bytes of a file that are looked at if its first object does not show the format."""
 MAX_LINE = 16 * 2**20
 """Most bytes of a row. A file with a longer row is no trace, and the row is never held in
 memory.
@@ -52,8 +52,8 @@ class Source:
         """Open the file and read its beginning; a packed file is unpacked.
 
         Raises `OSError`, and `TraceError` for a file that is no text (`kinds`). `seed` is for
-        formats that draw. `bounded` means that the reader stops by itself, so that an endless trace
-        may be read. `named` means that the user gave the file's format.
+        formats that draw. `bounded` means that only a part of the requests is taken, so that an
+        endless trace may be read. `named` means that the user gave the file's format.
         """
         self.path = path
         self.seed = seed
@@ -84,19 +84,21 @@ class Source:
         self.skipped[why] += 1
 
     def say(self, what: str) -> None:
-        """Log a warning about this file, once in a process."""
+        """Log a warning about this file, unless this process has logged the same one before."""
         _warned(f"{self.path}: {what}")
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """Place and text of every line, without blanks at its ends; invalid UTF-8 becomes
-        replacement characters.
+        replacement characters. Blank lines at the end are left out.
+
+        Raises `TraceError` for a blank line before others, and for more than `MAX_LINE` bytes.
         """
         for where, line in self._lines():
             yield where, line.decode(errors="replace")
 
     def objects(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Place and content of each JSON object, from one array or one a line. Raises
-        `TraceError`.
+        """Place and content of each JSON object, from one array or one a line. Raises `TraceError`
+        for invalid JSON, for a value that is no object, and if there is none.
         """
         empty = True
         for where, value in self._entries() if self._is_array else self._values():

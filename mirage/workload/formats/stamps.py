@@ -14,7 +14,8 @@ _STAMP = re.compile(
 
 
 def nanoseconds(text: str, where: str) -> int:
-    """Nanoseconds since 1970; a timestamp without a zone is UTC. Raises `TraceError`.
+    """Nanoseconds since 1970; a timestamp without a zone is UTC. Raises `TraceError` for a text of
+    another form.
 
     Parsed by hand, because `strptime` refuses seven digits of a fraction and a float loses them.
     """

@@ -1,7 +1,7 @@
 """Synthetic traces: a YAML file describes the requests, and a seed draws them.
 
-They are drawn one at a time, so that of any number only the open sessions are held in memory.
-`Synthetic` has the keys.
+Requests are drawn one at a time, so that only the open sessions are held in memory, however many
+requests there are. `Synthetic` has the keys.
 """
 
 from __future__ import annotations

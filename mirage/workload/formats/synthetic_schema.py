@@ -27,7 +27,7 @@ LengthsName = Annotated[str, AfterValidator(_known)]
 
 
 class LengthBounds(Strict):
-    """Fewest and most tokens; drawn numbers beyond them are cut."""
+    """Fewest and most tokens of a request; drawn numbers beyond them are cut to them."""
 
     prompt: FewestMost = (1, MAX_TOKENS)
     """Fewest and most prompt tokens of a request; of a session's turn only those that it adds."""
@@ -52,8 +52,8 @@ class Prefixes(Strict):
 
 
 class Sessions(Strict):
-    """Sessions: the prompt of each turn begins with the previous prompt, and has room for its
-    answer.
+    """Sessions: the prompt of each turn begins with the previous prompt, has then as many tokens as
+    the answer to that had, and ends with new ones.
     """
 
     turns: float = Field(ge=1, le=10_000)
@@ -80,7 +80,7 @@ class Synthetic(Strict):
     arrivals: Literal["poisson", "gamma"] = "poisson"
     """Distribution of gaps between requests, or between the beginnings of sessions."""
     cv: float | None = Field(default=None, ge=0.05, le=100)
-    """Coefficient of variation of gamma gaps: their standard deviation over their mean."""
+    """Coefficient of variation of gamma gaps: their standard deviation divided by their mean."""
     lengths: LengthsName | None = None
     """Name of the distribution of all lengths; `sharegpt` if `mix` and `shape` are left out too."""
     mix: dict[LengthsName, Annotated[float, Field(gt=0, le=1e6)]] | None = None
@@ -101,7 +101,7 @@ class Synthetic(Strict):
     @model_validator(mode="after")
     def _says_each_thing_once(self) -> Synthetic:
         if (self.arrivals == "gamma") != (self.cv is not None):
-            raise ValueError("cv is for arrivals gamma, which need it: write both or neither")
+            raise ValueError("cv and arrivals: gamma need each other: write both or neither")
         named = [key for key in ("lengths", "mix", "shape") if getattr(self, key) is not None]
         if len(named) > 1:
             raise ValueError(f"{' and '.join(named)}: all of them give lengths, write one")

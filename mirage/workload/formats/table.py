@@ -39,7 +39,8 @@ def separated_otherwise(head: Head, wanted: Sequence[str]) -> str | None:
 def rows(source: Source, wanted: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
     """Place of each row, and its fields by the lower-case names of their columns.
 
-    Raises `TraceError` for a header without a wanted column, a row of another length, or no rows.
+    Raises `TraceError` for a header without a wanted column, a row with another number of fields
+    than the header, or no rows.
     """
     if not has(source.head, wanted):
         raise TraceError(
@@ -63,7 +64,9 @@ def rows(source: Source, wanted: Sequence[str]) -> Iterator[tuple[str, dict[str,
 
 
 def _fields(line: str) -> list[str]:
-    """Fields of a line without quotes and surrounding blanks; empty if a field is too long."""
+    """Fields of a line, each without its quotes and surrounding blanks. The list is empty if a
+    field is too long.
+    """
     try:
         split = next(csv.reader([line]), []) if '"' in line else line.split(",")
     except csv.Error:  # a field of more than its 128 KiB

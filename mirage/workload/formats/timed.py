@@ -30,9 +30,10 @@ def requests(
     source: Source, unit: int, hash_tokens: int, whole: bool = False
 ) -> Iterator[TraceRequest]:
     """Requests of a timed trace whose times count in units of `unit` nanoseconds. Raises
-    `TraceError`.
+    `TraceError` for a damaged row.
 
-    With `whole`, a time that is not a whole number is refused, since the unit was guessed wrongly.
+    With `whole`, a time that is not a whole number is refused: it shows that the unit, which was
+    guessed from the first rows, is wrong.
     """
     clock, chats = Clock(), Chats()
     for where, entry in source.objects():

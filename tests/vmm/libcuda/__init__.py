@@ -32,27 +32,28 @@ _TEXT_BYTES = 16384
 
 
 class Unavailable(RuntimeError):
-    """The stand-in cannot be had in this process."""
+    """Error: the stand-in cannot be loaded in this process."""
 
 
 class NoCompiler(Unavailable):
-    """There is no C compiler."""
+    """Error: the machine has no C compiler."""
 
 
 class BuildFailed(Unavailable):
-    """The compiler refused the sources."""
+    """Error: the compiler refused the stand-in's sources."""
 
 
 class RealDriverLoaded(Unavailable):
-    """NVIDIA's own library is loaded in this process already."""
+    """Error: NVIDIA's own library is loaded in this process already."""
 
 
 class Refused(RuntimeError):
-    """A control was given what makes no sense, or was used in a forked child."""
+    """Error of a control that got invalid arguments, or was used in a forked child."""
 
 
 class StandIn:
-    """The controls. `load()` gives the one object of this process."""
+    """Controls of the stand-in: memory, faults, pace and counts. A process has one object of this
+    class, which `load()` returns."""
 
     _loaded: StandIn | None = None
     _loading = threading.Lock()
@@ -72,7 +73,8 @@ class StandIn:
 
     @classmethod
     def load(cls, folder: Path | None = None) -> StandIn:
-        """Build below `folder` (default: the temporary folder), load, reset to the defaults.
+        """Compile the stand-in below `folder` (default: the temporary folder), load it, and reset
+        it.
 
         A second call returns the same object and resets nothing. Raises `NoCompiler`,
         `BuildFailed`, `RealDriverLoaded`.
@@ -96,51 +98,53 @@ class StandIn:
         self._control("reset", memory_bytes, granularity)
 
     def share(self, path: str) -> None:
-        """Until the next reset this process's devices are those of all that share the file.
+        """Until the next reset, let all processes that share the file `path` have the same devices.
 
-        Before there is any memory. `path` is an empty file at first; every process must have
-        reset to the same sizes. What a process holds ends with it, however it ends.
+        It must be called before there is any memory. `path` is an empty file at first, and every
+        process must have reset to the same sizes. What a process has ends with the process, however
+        it ends.
         """
         self._control("share", path.encode())
 
     def fail(self, nth: int, call: str | None = None, error: int = 2) -> None:
-        """Make the `nth` next call (1 is the next), of this function or of any, fail.
+        """Let the `nth` call from now on (1 is the next) fail, of the function `call` or of any.
 
         It returns `error` and does nothing. Names are those of `cuda.bindings.driver`, such as
-        "cuMemCreate". Several orders may stand at once.
+        "cuMemCreate". Several such orders may wait at once.
         """
         self._control("fail", nth, (call or "").encode(), int(error))
 
     def fault(self, error: int) -> None:
         """Let every call return `error` from now on, cuInit too; work queued on streams is dropped.
 
-        So it is in a process whose context met a fault, and in all where the device did. 0: the
-        device is well again.
+        A real driver does so in a process whose context had a fault, and in all processes if the
+        device had one. 0 makes the device well again.
         """
         self._control("fault", int(error))
 
     def calls(self) -> dict[str, int]:
-        """How often each function was called since the reset; refused calls count too."""
+        """Number of calls of each function since the reset; refused calls count too."""
         return self._counts("calls")
 
     def leaks(self) -> dict[str, int]:
-        """What is alive: handles, mappings, reservations, allocations (of cuMemAlloc),
-        streams, events, registrations, contexts (retains of primary contexts)."""
+        """Number of objects that exist: handles, mappings, reservations, allocations (of
+        cuMemAlloc), streams, events, registrations, contexts (retained primary contexts).
+        """
         return self._counts("leaks")
 
     @property
     def used_bytes(self) -> int:
-        """Memory of handles and allocations, on all devices."""
+        """Bytes of handles and allocations on all devices."""
         return int(self._control("used_bytes"))
 
     def pace(self, bytes_per_s: float) -> None:
-        """The speed of every stream's copies, 0: unlimited. Holds for running ones too."""
+        """Set the speed of copies on every stream, also of running ones; 0 is unlimited."""
         self._control("pace", bytes_per_s)
 
     def delay(self, seconds: float) -> None:
-        """Hold every copy, fill and record back that long before it starts.
+        """Hold each copy, fill and record back for `seconds` before it starts.
 
-        Setting it to 0 lets go at once of what is being held: a long delay is a gate.
+        With 0, all that is being held starts at once, so a long delay can be used as a gate.
         """
         self._control("delay", seconds)
 
@@ -149,7 +153,9 @@ class StandIn:
         self._control("peers", int(able))
 
     def version(self, number: int) -> None:
-        """Set the answer of `cuDriverGetVersion`, as 12040 for CUDA 12.4; 13000 by default."""
+        """Set the answer of `cuDriverGetVersion`, such as 12040 for CUDA 12.4; it is 13000 by
+        default.
+        """
         self._control("version", number)
 
     def last_words(self) -> str:
@@ -164,10 +170,11 @@ class StandIn:
         strict_host: bool = True,
         shareable: bool = True,
     ) -> None:
-        """Set all four. `devices` is 4 at most; `shareable` devices can export memory.
+        """Set these four properties. There are at most 4 `devices`; `shareable` ones can export
+        memory.
 
-        Without `strict_host`, copies of host memory that is not registered are allowed, and
-        over when the call returns.
+        With `strict_host`, copies of host memory that is not registered are refused. Without it
+        they are allowed, and have ended when the call returns.
         """
         self._control("flags", vmm_supported, devices, strict_host, shareable)
 
@@ -191,7 +198,9 @@ class StandIn:
 
 
 def build(folder: Path | None = None) -> Path:
-    """The compiled library, made anew only when sources, flags or compiler changed."""
+    """Path of the compiled library, which is compiled again only if sources, flags or compiler have
+    changed.
+    """
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None:
         raise NoCompiler("no C compiler: install cc, or name one in the environment as CC")
@@ -216,7 +225,9 @@ def build(folder: Path | None = None) -> Path:
 
 
 def _allow_files(wanted: int) -> None:
-    """One file descriptor per handle: the usual 1024 are soon gone."""
+    """Raise the limit of open files, because each handle has a descriptor and the usual 1024 are
+    soon used.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
@@ -224,7 +235,7 @@ def _allow_files(wanted: int) -> None:
 
 
 def _ours_if_loaded() -> ctypes.CDLL | None:
-    """The stand-in, if this process has it already. Raises `RealDriverLoaded`."""
+    """The stand-in if this process has loaded it, else None. Raises `RealDriverLoaded`."""
     with suppress(OSError):
         library = ctypes.CDLL(SONAME, mode=os.RTLD_NOLOAD)
         if hasattr(library, "standin_reset"):

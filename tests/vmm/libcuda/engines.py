@@ -1,8 +1,8 @@
-"""Engines that compute on the host, in memory of the GPU's driver over the stand-in.
+"""Engines that compute on the host, with memory of the driver's stand-in.
 
-What an engine on a GPU has is theirs too: our backend for it, which takes over torch's stream,
-lets that wait for copies, and times steps with torch's events. Only tensors are the host's, and
-what a stream waits for the thread waits for too, since the thread is what computes.
+They have what an engine on a GPU has: our backend for GPUs, which adopts torch's stream, lets it
+wait for copies, and times steps with torch's events. Only tensors are the host's. If a stream
+waits, the thread waits too, since the thread computes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import partial
 from types import SimpleNamespace
 
 from mirage.engine import backend
-from mirage.engine.settings import EngineSettings
+from mirage.engine_settings import EngineSettings
 from tests.vmm.libcuda import StandIn
 
 THEIRS = backend._cuda
@@ -21,7 +21,9 @@ THEIRS = backend._cuda
 def over_standin(
     settings: EngineSettings, memory_bytes: int, shared_device: str | None = None
 ) -> backend.Backend:
-    """A fresh device of so many bytes for one engine; for several, that of the shared file."""
+    """Backend of an engine with a new device of `memory_bytes`, or with the device of the shared
+    file, which several engines share.
+    """
     standin = StandIn.load()
     standin.reset(memory_bytes, granularity=settings.page)
     if shared_device is not None:

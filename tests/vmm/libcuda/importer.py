@@ -1,8 +1,9 @@
-"""The other process of the test of shared memory. Argument: a socket's FD.
+"""Second process in the test of shared memory. Argument: the file descriptor of a socket.
 
-It receives a handle's file descriptor and the size, answers with the memory's first bytes,
-overwrites them, and on each further message reads them again. The message "release" ends it;
-the answer tells how often the memory showed in this process before and after.
+It receives a handle's file descriptor and its size, answers with the memory's first bytes, and
+overwrites them. On each further message it reads them again. The message "release" ends it; the
+answer has the number of file descriptors and mappings of the memory in this process before and
+after.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ FROM_PARENT, FROM_CHILD = b"from the parent", b"from the child!"
 
 
 def traces(inode: int) -> int:
-    """File descriptors and mappings of this process that keep a memory file alive."""
+    """Number of file descriptors and mappings of this process that keep a memory file alive."""
     fds = 0
     for fd in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):  # the one that lists the folder

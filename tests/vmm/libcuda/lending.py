@@ -10,7 +10,9 @@ from tests.vmm.libcuda import StandIn
 
 
 def program(shared: Path | str, memory_bytes: int, granularity: int) -> list[str]:
-    """For `mirage.tiers.lending.lenders.Lenders`."""
+    """Command line of a holder of peers' memory over the stand-in, for `Lenders` of
+    `mirage.tiers.lending.lenders`.
+    """
     words = [sys.executable, "-m", "tests.vmm.libcuda.lending", str(shared)]
     return [*words, str(memory_bytes), str(granularity)]
 

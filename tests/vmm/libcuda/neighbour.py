@@ -1,7 +1,7 @@
-"""Another process on the same device. Arguments: the shared file, and its sizes.
+"""Second process on the same device. Arguments: the shared file, and its sizes.
 
-On "N" it holds N handles of one granule each, on "import PATH" what that exported; it answers
-with the granules that are free. Its standard input's end ends it.
+On the line "N" it makes N handles of one granule each, on "import PATH" it imports what PATH has
+exported. It answers with the number of free granules. The end of its standard input ends it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""cuda-python in few words, for tests against the stand-in."""
+"""Short functions over cuda-python, for tests with the stand-in."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ NON_BLOCKING = cuda.CUstream_flags.CU_STREAM_NON_BLOCKING
 
 
 def ok(result: tuple[Any, ...]) -> Any:
-    """What a call gave; it must have succeeded."""
+    """Results of a call that must succeed."""
     assert result[0] == cuda.CUresult.CUDA_SUCCESS, result
     return result[1] if len(result) == 2 else result[1:] or None
 
 
 def start(device: int = 0) -> Any:
-    """Init, and make the device's primary context current in this thread."""
+    """Initialise the driver, and make the device's primary context current in this thread."""
     ok(cuda.cuInit(0))
     context = ok(cuda.cuDevicePrimaryCtxRetain(ok(cuda.cuDeviceGet(device))))
     ok(cuda.cuCtxSetCurrent(context))
@@ -28,7 +28,7 @@ def start(device: int = 0) -> Any:
 
 
 def prop(device: int = 0, exportable: bool = True) -> Any:
-    """Pinned memory of a device."""
+    """Properties of pinned device memory, for cuMemCreate."""
     made = cuda.CUmemAllocationProp()
     made.type = cuda.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
     made.location.type = cuda.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
@@ -39,7 +39,7 @@ def prop(device: int = 0, exportable: bool = True) -> Any:
 
 
 def access(flags: Any = READ_WRITE, device: int = 0) -> Any:
-    """What a device may do, as cuMemSetAccess takes it."""
+    """Access rights for a device, in the form of cuMemSetAccess."""
     made = cuda.CUmemAccessDesc()
     made.location.type = cuda.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
     made.location.id = device
@@ -48,30 +48,30 @@ def access(flags: Any = READ_WRITE, device: int = 0) -> Any:
 
 
 def create(nbytes: int) -> int:
-    """A handle of exportable memory of device 0."""
+    """Make a handle of exportable memory on device 0, and return it."""
     return int(ok(cuda.cuMemCreate(nbytes, prop(), 0)))
 
 
 def reserve(nbytes: int) -> int:
-    """Addresses with nothing behind them."""
+    """Reserve addresses without memory, and return the first."""
     return int(ok(cuda.cuMemAddressReserve(nbytes, 0, 0, 0)))
 
 
 def map_at(address: int, nbytes: int, handle: int) -> None:
-    """Map and set access."""
+    """Map a handle at an address, and set access rights."""
     ok(cuda.cuMemMap(address, nbytes, 0, handle, 0))
     ok(cuda.cuMemSetAccess(address, nbytes, [access()], 1))
 
 
 def mapped(nbytes: int) -> tuple[int, int]:
-    """A reservation with new memory behind all of it: address and handle."""
+    """Reserve addresses and map new memory at all of them; return address and handle."""
     address, handle = reserve(nbytes), create(nbytes)
     map_at(address, nbytes, handle)
     return address, handle
 
 
 def unmap_and_free(address: int, nbytes: int, handle: int) -> None:
-    """Undo `mapped`."""
+    """Undo `mapped`: unmap, release the handle, free the addresses."""
     ok(cuda.cuMemUnmap(address, nbytes))
     ok(cuda.cuMemRelease(handle))
     ok(cuda.cuMemAddressFree(address, nbytes))

@@ -1,7 +1,7 @@
-"""Strict stand-ins for what an engine asks torch.cuda for, over the stand-in for libcuda.
+"""Strict stand-ins for the parts of torch.cuda that an engine uses, over the driver's stand-in.
 
-Torch without CUDA has none of it. As torch's: an event is timed only if it was made so, is
-recorded on the current stream, and tells a time only when both of a pair have passed.
+Torch without CUDA has none of them. As in torch, an event has a time only if it was made with
+timing, is recorded on the current stream, and tells a difference only when both events have passed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from vmm.driver import VmmError
 
 
 class TorchCuda:
-    """`torch.cuda`, as far as `mirage.engine.backend` uses it, of device 0."""
+    """Stand-in for the module `torch.cuda` on device 0, with the parts that `mirage.engine.backend`
+    uses.
+    """
 
     def __init__(self) -> None:
         self.context = PrimaryContext(0)
@@ -29,7 +31,9 @@ class TorchCuda:
         return 0
 
     def current_stream(self) -> CurrentStream:
-        """The same for all threads: an engine enqueues its steps on one."""
+        """The only stream, which all threads have, because an engine enqueues its steps on one
+        stream.
+        """
         return CurrentStream(self, self._stream)
 
     def empty_cache(self) -> None:
@@ -66,7 +70,9 @@ class TimedEvent:
         self._recorded = True
 
     def query(self) -> bool:
-        """Torch calls an event that was never recorded passed, too."""
+        """True if the event has passed. As in torch, an event that was never recorded counts as
+        passed.
+        """
         with self._cuda.context.current():
             (code,) = answer(cu.cuEventQuery, self._handle)
         if code and code != Code.CUDA_ERROR_NOT_READY:
@@ -74,7 +80,9 @@ class TimedEvent:
         return not code
 
     def elapsed_time(self, end: TimedEvent) -> float:
-        """Milliseconds."""
+        """Time from this event to `end` in milliseconds. Raises `ValueError`, as torch does, if one
+        of them is untimed, not recorded or not completed.
+        """
         if not (self._timed and end._timed):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         if not (self._recorded and end._recorded):

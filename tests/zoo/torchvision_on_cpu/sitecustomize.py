@@ -12,7 +12,9 @@ OPERATORS = {"torchvision::nms": SUPPRESSION, "torchvision::qnms": SUPPRESSION}
 
 
 class Declares(MetaPathFinder):
-    """Declares the operators when torchvision is about to be imported, and finds nothing."""
+    """Import hook that declares the operators when torchvision is about to be imported; it finds no
+    module itself.
+    """
 
     def find_spec(self, name, path=None, target=None):
         if name == "torchvision":

@@ -35,7 +35,8 @@ class SizeWish:
 
 
 def parse_kinds(text: str) -> list[str]:
-    """Kinds of devices in a text as ``h100,gh200``. Raises `ConfigError` with one line."""
+    """Kinds of devices in a text as ``h100,gh200``. Raises `ConfigError` if a kind is empty or
+    written twice."""
     names = [name.strip() for name in text.split(",")]
     if not all(names) or len(set(names)) < len(names):
         raise ConfigError(f"--devices {text!r}: write kinds of devices once each, as h100,gh200")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import ceil, inf
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from mirage.tools.tune.fleet.steps import PARTS, STEPS, SizeStep
 from mirage.tools.tune.fleet.trial import NO_LIMIT_MS, enough
 
 MOST = 512
-"""Most devices that are tried; a step that needs more has no number."""
+"""Most devices that are tried; a `SizeStep` that needs more has no number."""
 Placement = dict[str, list[str]]
 Rows = dict[str, list[SentRow]]
 DISK_BYTES_S = 2e9
@@ -32,7 +33,10 @@ DISK_BYTES_S = 2e9
 
 @dataclass(frozen=True)
 class AskedWindow:
-    """One window of an experiment's requests, with the models looked up."""
+    """One time window of an experiment: its requests are drawn from `seed`, and last `seconds`.
+
+    `models` has the profile of each model by its name.
+    """
 
     experiment: Experiment
     models: Mapping[str, Model]
@@ -41,12 +45,11 @@ class AskedWindow:
 
     def tenant(self, name: str) -> SimulatedTenant:
         """The tenant of that name."""
-        return next(t for t in self.experiment.tenants if t.name == name)
+        return self.experiment.tenant(name)
 
     def max_len(self, tenant: str) -> int:
         """Most tokens of a request to this tenant, prompt and output together."""
-        longest, own = self.models[tenant].max_len, self.tenant(tenant).max_model_len
-        return min(own or self.experiment.limits.max_model_len or longest, longest)
+        return self.experiment.max_len(tenant, self.models[tenant])
 
     def rows(self) -> Rows:
         """Requests of each model: arrival in picoseconds, tokens of the prompt, tokens of the
@@ -63,14 +66,14 @@ class CountJob:
 
     window: AskedWindow
     before: AskedWindow
-    """Window whose requests are known when `window` begins."""
+    """Window whose requests are known when `window` begins; the last one for the first window."""
     near: Path
     hardware: str
     slo: Slo
 
     def run(self, begun: Callable[[Any], None] = lambda world: None) -> dict[str, Any]:
-        """Devices for each step, None if no number was enough; and the number of the window's
-        requests.
+        """Fewest devices for each of `STEPS`, None if no number was enough; also the number of the
+        window's requests, and of the trials.
         """
         rows = self.window.rows()
         search = _CountSearch(self, rows, self.before.rows())
@@ -97,7 +100,7 @@ class _CountSearch:
         self._alone: dict[str, int] | None = None
         """Number of replicas of each model while models share no device."""
         self._before: int | None = None
-        """Devices of the previous step."""
+        """Devices of the last step that had a number."""
         self._standing: dict[int, Placement | None] = {}
         """Placement that was enough for the previous window, by the number of devices; None if none
         was.
@@ -157,7 +160,7 @@ class _CountSearch:
         return found is not None and self._tried(step, number, found, self._rows, before)
 
     def _first(self, step: SizeStep, number: int, rows: Rows) -> Placement | None:
-        """The first proposed placement that is enough for these requests; None without one."""
+        """The first proposed placement that is enough for these requests; None if none is."""
         proposed = self._proposed(step, number, rows)
         return next((each for each in proposed if self._tried(step, number, each, rows)), None)
 
@@ -177,7 +180,7 @@ class _CountSearch:
                 if not step.stands:
                     yield each.devices
         if step.stands:
-            yield from (each.devices for each in sorted(seen, key=pressures.crowding))
+            yield from (each.devices for each in sorted(seen, key=partial(_crowding, pressures)))
 
     def _tried(
         self,
@@ -220,6 +223,11 @@ class _CountSearch:
         machines = (PlaceMachine(MACHINE, UNLIMITED, DISK_BYTES_S),)
         load = WindowRows(0, window.seconds, rows).load
         return PlacementFacts(devices, machines, models, (load,))
+
+
+def _crowding(pressures: Pressures, placement: DevicePlacement) -> float:
+    """Sum of squared pressures. It is smallest if load is even and no device is left empty."""
+    return sum(pressures.of(placement, each.name) ** 2 for each in pressures.facts.devices)
 
 
 def _names(number: int) -> list[str]:

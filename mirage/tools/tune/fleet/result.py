@@ -24,7 +24,7 @@ BOUNDS = (
 
 Result = Mapping[str, Any]
 Counts = Mapping[str, int | None]
-"""Devices by step, for one window."""
+"""Number of devices for each `SizeStep`, by its name, for one window; None if none is enough."""
 
 
 def build(

@@ -57,6 +57,6 @@ STEPS = (
     ),
 )
 PARTS = (4.0, 2.5, 1.6, 1.0, 0.65, 0.4, 0.25)
-"""Largest pressure on a replica for models that share no device; the values are tried in this
-order.
+"""Largest pressure on a replica for models that share no device: KV bytes that its requests want,
+per byte that they can have. The values are tried in this order.
 """

@@ -1,4 +1,6 @@
-"""Trial of one placement under one policy: it is simulated with a window's requests and judged."""
+"""Trial of one placement under one policy: a simulation with the requests of a window shows if
+nearly all of them keep the limits.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ ENOUGH, ENOUGH_EACH = 0.99, 0.95
 
 
 DECISIONS, PIECES, EVALUATIONS = 10, 5, 20
-"""Decisions in a window, parts of it whose loads they use, and placements that each decision
+"""Decisions in a trial, equal parts of it whose loads they use, and placements that each decision
 evaluates.
 """
 NO_LIMIT_MS = 1e8
@@ -39,8 +41,8 @@ class Hopeless(Exception):
 
 
 class Judge(FleetObserver):
-    """Counts requests that miss the limits; raises `Hopeless` when there are too many. Times are
-    picoseconds."""
+    """Counter of requests that miss the limits; raises `Hopeless` when there are too many. Times
+    are picoseconds."""
 
     def __init__(self, rows: Mapping[str, Sequence[SentRow]], slo: Slo) -> None:
         self.slo, self.missed = slo, Counter[str]()
@@ -51,7 +53,9 @@ class Judge(FleetObserver):
         return JudgedDevice(device, world, self)
 
     def sees(self, tenant: str, request: SimulatedRequest, now: int) -> None:
-        """Judge a finished request. Raises `Hopeless`."""
+        """Judge a finished request. Raises `Hopeless` once too many requests have missed their
+        limits.
+        """
         after = max(1, request.output - 1)
         took = CompletedRequest(
             (request.first - request.arrival) / PS,
@@ -91,7 +95,8 @@ def enough(
     slo: Slo,
     before: Mapping[str, Sequence[SentRow]] | None = None,
 ) -> bool:
-    """True if a placement on devices of one kind keeps the limits; False also if it does not fit.
+    """True if with this placement on devices of one kind so many requests keep the limits as
+    `ENOUGH` and `ENOUGH_EACH` say; False also if it does not fit.
 
     With `before`, the placement moves, and knows the requests of that earlier window.
     """
@@ -133,7 +138,11 @@ def enough(
 
 
 def moving(seconds: float, slo: Slo) -> SimulatedMoving:
-    """Settings of a placement that moves within a window of `seconds`."""
+    """Settings of a placement that moves during a trial of `seconds`.
+
+    Each tenth of the trial it is decided anew, by the load of the last two fifths and the limits of
+    `slo`.
+    """
     return SimulatedMoving(
         decide_s=seconds / DECISIONS,
         window_s=seconds / PIECES,

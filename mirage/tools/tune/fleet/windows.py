@@ -17,7 +17,9 @@ WINDOWS = 5
 
 
 def windows(asked: Experiment, near: Path, seed: int, seconds: float) -> list[AskedWindow]:
-    """`WINDOWS` windows of `seconds` seconds. Raises `ConfigError` and `TraceError`."""
+    """`WINDOWS` windows of `seconds` seconds. Raises `ConfigError` if the trace is too short or a
+    tenant has no rate, and `TraceError` if the trace cannot be read.
+    """
     models = {tenant.name: profiles.model(tenant.model, near) for tenant in asked.tenants}
     asked.workload.check_tenants(models)
     if asked.workload.arrivals != "trace":
@@ -36,8 +38,8 @@ def windows(asked: Experiment, near: Path, seed: int, seconds: float) -> list[As
 
 
 def _drawn(asked: Experiment, seconds: float) -> Workload:
-    """The workload with the mean number of requests in `seconds`, and no peak. Raises
-    `ConfigError`.
+    """The workload with the mean number of requests in `seconds`, and no peak. Raises `ConfigError`
+    if a tenant has no rate, or the window no request or too many.
     """
     if without := [tenant.name for tenant in asked.tenants if tenant.rate is None]:
         raise ConfigError(f"tenant {without[0]!r} has no rate: write requests a second")
@@ -58,12 +60,12 @@ def _part(asked: Experiment, start: float, end: float) -> Experiment:
 
 def _length(workload: Workload, seed: int) -> float:
     """Seconds, after scaling of time, until the last request of the trace, or of the shortest
-    trace. Raises `ConfigError`.
+    trace. Raises `ConfigError` if the experiment sets rate, requests or window.
     """
     if workload.rate is not None or workload.window is not None or workload.requests is not None:
         raise ConfigError(
-            "workload: rate, requests and window are for one run: leave them out, time_scale "
-            "changes how often requests come"
+            "workload: rate, requests and window work only in a single run: leave them out; "
+            "time_scale changes how often requests come"
         )
     paths = [*workload.files.values(), *([workload.file] if workload.file else [])]
     how = Reading(workload.trace_format, None, seed)

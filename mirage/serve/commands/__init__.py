@@ -1,0 +1,1 @@
+"""Commands beside `mirage serve`: check, fetch, stop and weights."""

@@ -1,0 +1,1 @@
+"""One device as it is served: its control server, tenants, tiers, and keeper of weights."""

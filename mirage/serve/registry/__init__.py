@@ -1,0 +1,1 @@
+"""Facts about the tenants of a device: those of now, and their memory over time."""

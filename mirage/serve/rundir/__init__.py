@@ -1,0 +1,1 @@
+"""Folders and open files of a run: where they are, and what keeps them."""
