@@ -29,8 +29,8 @@ class Ended(Exception):
 
 @dataclass(frozen=True)
 class Engine:
-    """Start of an engine: the command line of its server, and the configuration in its
-    environment.
+    """Description of an engine's start: the command line of its server, the configuration in its
+    environment, and the time limit of `ran`.
     """
 
     command: list[str]
@@ -54,8 +54,8 @@ class Engine:
 
 
 def served(config: Config, limit_s: float) -> Engine:
-    """Engine of the first model of `config`, started as by `mirage serve`. Raises `ConfigError` if
-    it does not fit.
+    """Command and configuration to start an engine of the first model of `config` as `mirage serve`
+    does; nothing is started. Raises `ConfigError` if any model of `config` is refused.
     """
     from mirage.serve.launch import launcher
     from mirage.serve.launch.preflight import fit_config

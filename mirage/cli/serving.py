@@ -42,7 +42,7 @@ HOST = "127.0.0.1"
 
 @dataclass(frozen=True)
 class ServeRequest:
-    """Options of `mirage serve` as they were written."""
+    """Options of `mirage serve` as parsed from the command line; no configuration is read yet."""
 
     words: Sequence[str]
     """A configuration file, or models."""

@@ -80,8 +80,8 @@ class _Flows:
             self._paid[to, source.tenant][move.reason] -= nbytes
 
     def streamed(self) -> Iterable[Lending]:
-        """Yield the loans of layers and experts that are away; bytes that returned out of free
-        memory are taken off all borrowers in proportion."""
+        """Yield the loans of layers and experts that are away. Bytes that these got back out of
+        free memory, and so from no borrower, are taken off all borrowers in proportion."""
         paid = {names: reasons.total() for names, reasons in self._paid.items()}
         wholes: Counter[Place] = Counter()
         for (place, _), nbytes in paid.items():

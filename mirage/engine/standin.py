@@ -37,7 +37,7 @@ class Filled(TorchFunctionMode):
 def computing(model: torch.nn.Module, vocabulary: int) -> Iterator[list[str]]:
     """Context in which a forward pass of `model` computes over the same random numbers each time.
 
-    Yields a list that gets the names of the replaced ids and embeddings.
+    Yields a list that gets the names of the replaced arguments of `forward`, as `fed` does.
     """
     with ExitStack() as over:
         names = over.enter_context(fed(model, vocabulary))
@@ -64,7 +64,8 @@ def _fill(tensor: torch.Tensor) -> None:
 @contextmanager
 def fed(model: torch.nn.Module, vocabulary: int) -> Iterator[list[str]]:
     """Context in which `model` gets random token ids or embeddings, and positions from 0, the same
-    each time. Yields a list that gets the names of the replaced ids and embeddings."""
+    each time. Yields a list that gets the names of the replaced arguments of `forward`: `IDS`,
+    `EMBEDS` or both."""
     forward: Callable[..., Any] = model.forward
     own = "forward" in vars(model)
     names: list[str] = []

@@ -48,7 +48,7 @@ def kill_members(group: int, made: dict[str, int]) -> int:
     other members are dead, they remove the semaphores that those left in /dev/shm, and end. A
     tracker hears of a semaphore only after it was made. So the members are stopped first, and the
     semaphores that they have mapped are added to `made`, for `remove_semaphores`. Raises
-    `OSError` where this process may open no file to look for members; no process is killed then.
+    `OSError` if this process may open no more files to look for members; no process is killed then.
     """
     members = {pid: _is_tracker(pid) for pid in members_of(group)}
     killed = [pid for pid, spared in members.items() if not spared]
@@ -76,8 +76,8 @@ def kill_all(group: int) -> int:
 
 
 def kill(group: int, made: dict[str, int]) -> int:
-    """Send SIGKILL to a process group by `kill_members`, or by `kill_all` where this process may
-    open no file.
+    """Send SIGKILL to a process group by `kill_members`, or by `kill_all` if this process may open
+    no more files.
 
     Returns the number of members that this call sent SIGKILL, which may still be alive; 1 for all
     of a group by `kill_all`. 0 means that no member is left, except trackers that were spared.
@@ -89,8 +89,8 @@ def kill(group: int, made: dict[str, int]) -> int:
 
 
 def members_of(group: int) -> Iterator[int]:
-    """Ids of the processes of a group that have not ended. Raises `OSError` where this process
-    may open no file.
+    """Ids of the processes of a group that have not ended. Raises `OSError` if this process may
+    open no more files.
     """
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -120,7 +120,7 @@ def _read(path: Path) -> str:
 def semaphores_of(group: int) -> dict[str, int]:
     """Semaphores in /dev/shm that a process group has mapped: their inodes, by their names.
 
-    Raises `OSError` where this process may open no file to look for them.
+    Raises `OSError` if this process may open no more files to look for them.
     """
     return _semaphores(members_of(group))
 

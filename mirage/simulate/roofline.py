@@ -1,9 +1,10 @@
 """Time of one step by a roofline model, in whole picoseconds.
 
-A step is bound by memory traffic, by arithmetic, or by the layers that are streamed to it. Each
-bound is a `CostBound`, linear in the step's work, with whole coefficients; the step takes the
-largest. While a batch decodes undisturbed its context grows by the same number of tokens each step,
-so each bound grows by the same amount, and any number of steps can be added up exactly.
+A step is bound by memory traffic, by arithmetic, or by the layers that are streamed to it, which
+may give several bounds. Each is a `CostBound`, linear in the step's work, with whole coefficients;
+the step takes the largest. While a batch decodes undisturbed its context grows by the same number
+of tokens each step, so each bound grows by the same amount, and any number of steps can be added up
+exactly.
 """
 
 from __future__ import annotations

@@ -183,7 +183,8 @@ class Prefetch:
         return came
 
     def _lacking(self, request: str, asked: _Asked) -> Iterator[Key]:
-        """Yield the keys of one request that are below host memory and are not being copied up."""
+        """Yield the keys of one request that are below host memory, neither on the device nor being
+        copied up; end at the first key for which the pool has not answered."""
         lacks = self._lacks[request]
         for key in list(islice(lacks, LOOK)):
             state = asked.found(request, key)

@@ -1,8 +1,9 @@
 """Names in a tree of Python sources, found by syntax: nothing is imported.
 
-A name is `package.module:Class.attribute`, or shorter. Its entry is what a table has for it: the
-parameters of a function, or `MODULE`, `CLASS` or `VALUE`. The parameters of a method that is named
-by its class include `self`.
+A name is `package.module:Class.attribute`, or shorter; a variable may stand for `Class`. Its entry,
+which `Tree.said` looks up, has the form of a table's: the parameters of a function, or of a class's
+constructor; else `MODULE`, `CLASS` or `VALUE`. A method's parameters include `self` if it is named
+by its class, not if it is named by a variable.
 """
 
 from __future__ import annotations

@@ -90,9 +90,9 @@ class EngineTiers:
         return self._memory.driver.stream_at(self.pool.bytes_per_s(medium))
 
     def watch(self, blocks: ElasticBlocks, queues: EngineQueues, window: int) -> None:
-        """From now on store the content that `blocks` are about to lose, and bring up content for
-        the requests in `queues`. `window` is the number of blocks at the head of the free queue
-        that are stored ahead, as they may be taken soon."""
+        """From now on store the content that `blocks` are about to lose, and have content for the
+        requests in `queues` brought up from the disk to host memory. `window` is the number of
+        blocks at the head of the free queue that are stored ahead, as they may be taken soon."""
         self._watched = blocks, queues
         self.stores = Stores(
             blocks,

@@ -197,7 +197,7 @@ class EngineProcess:
         names.
 
         `stop` removes those that are left when the group has ended. Raises `OSError` if this
-        process may open no file to look for them.
+        process may open no more files to look for them.
         """
         if self._process is None:
             return {}

@@ -40,7 +40,8 @@ class RouterMetrics:
         count.inc()
 
     def refused(self, route: str, status: int) -> None:
-        """Count one request to a refused route; `route` is its path as registered."""
+        """Count one request to a refused route twice: by `route`, its path as registered, and by
+        `status` among the requests of an unknown tenant."""
         self._refused.labels(route).inc()
         self.answered("", status)
 

@@ -34,8 +34,8 @@ class OfferedLoad:
         return middle if least < middle < most else None
 
     def parts(self) -> str:
-        """One line with the loads from which on the policies have too many requests, as parts of
-        the machine's capacity."""
+        """One line with the load of each policy from which on too many requests miss the limits,
+        as a part of the machine's capacity."""
         each = [f"{name} from {part:.2g} on" for name, part in self.too_many.items()]
         return (
             f"too many requests: {', '.join(each)}, as parts of the {self.computed_per_s:.3g} "
