@@ -31,7 +31,8 @@ class AlreadyJoinedError(LedgerError):
 
 
 class BadRevisionError(LedgerError):
-    """Error: a revision was never sent, or is older than one before."""
+    """Error: an allotment's revision is not newer than the last one sent, or an engine reports one
+    that was never sent or is older than one that it has seen."""
 
 
 class BrokenPromiseError(LedgerError):

@@ -98,8 +98,8 @@ class Plan:
 
     @cached_property
     def moves(self) -> tuple[Move, ...]:
-        """Moves that lead from all layers in place and no KV memory to `targets`. Made when first
-        read."""
+        """Moves of memory between all tenants and free memory that lead to `targets`, from all
+        layers of every tenant in place and no KV memory. Made when first read."""
         return tuple(moves(self.steps))
 
     def of(self, name: str) -> list[Move]:

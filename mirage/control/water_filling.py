@@ -70,8 +70,8 @@ class Fill:
         self.give(row, -extents, kind)
 
     def use_prefixes(self, row: TenantRow) -> None:
-        """Let a tenant's demand use, up to its wanted KV, the memory in which the tenant keeps
-        cached prefixes."""
+        """Count memory that a tenant has for its cached prefixes as memory for its demand instead,
+        up to its wanted KV. The tenant gets no more memory by this."""
         above = min(row.kept, max(0, row.kv - row.wanted))
         if extents := row.kept - above:
             row.kept = above

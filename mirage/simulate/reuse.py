@@ -135,7 +135,8 @@ class PrefixCache(Reuse):
         self._savings.add("device", 0, request.computed)
 
     def loaded(self, request: SimulatedRequest, blocks: int) -> None:
-        """Note that the first `blocks` blocks of a request were loaded from a tier."""
+        """Note that the first `blocks` blocks of a request were loaded from a tier: from now on
+        they count as computed, for the request and for the prefix cache."""
         self._hold(request, blocks, shares=False)
         request.computed = blocks * self.block_tokens
 

@@ -34,7 +34,8 @@ class RouterModel(Strict):
 
 
 class Routers:
-    """Routers of one model, drawn by `seed`."""
+    """Routers of one mixture, one in each layer, which choose experts; `seed` draws how uneven
+    the choice of each is."""
 
     def __init__(self, model: Model, routing: RouterModel, seed: str) -> None:
         rng = Random(seed)

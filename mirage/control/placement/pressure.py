@@ -1,12 +1,12 @@
 """SLO pressure of a device: KV bytes that requests want, per byte that is free or may be lent.
 
 Prism (arXiv 2505.04021) divides token rates, weighted by limits, by the memory that parameters
-leave. Here models also lend: others may have all parameters of a model but its least grant, times
-the probability that none of its requests runs, if each lasted as long as its limits allow. That
-probability is 1 in a window without requests of the model. The second measure is compute:
-device-seconds that are requested in a second. The pressure is the larger of both measures, in the
-worst window. Both are weighted more for a model whose limits are little longer than its times alone
-on the device.
+leave. Here models also lend: others may have the bytes of a model's parameters less those of its
+least grant, which it is sure of while it is awake, times the probability that none of its requests
+runs, if each lasted as long as its limits allow. That probability is 1 in a window without requests
+of the model. The second measure is compute: device-seconds that are requested in a second. The
+pressure is the larger of both measures, in the worst window. Both are weighted more for a model
+whose limits are little longer than its times alone on the device.
 """
 
 from __future__ import annotations

@@ -92,7 +92,8 @@ class RosterMember:
 
     @property
     def is_asked_for(self) -> bool:
-        """True if requests wait for the tenant, in its engine or outside."""
+        """True if requests wait for the tenant to be ready, outside its engine or in its sleeping
+        engine."""
         return bool(self.waiting or self.inside)
 
     @property

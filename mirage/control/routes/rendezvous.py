@@ -2,8 +2,8 @@
 
 Each name has a number for each key, and the key belongs to the name with the highest one (Thaler
 and Ravishankar, 1998). So a name that goes moves only its own keys. A name that is too busy is
-passed over: none has more than `spread` times its part of all requests (Mirrokni, Thorup and
-Zadimoghaddam, arXiv 1608.01350).
+passed over: none gets a request of a key beyond `spread` times its part of all present requests,
+rounded up (Mirrokni, Thorup and Zadimoghaddam, arXiv 1608.01350). Parts are by the names' rates.
 """
 
 from __future__ import annotations

@@ -40,7 +40,8 @@ class EngineCommand:
         self._hollow = None if self._begins is None else line(self._begins)
 
     def words(self, hollow: bool = False) -> list[str]:
-        """Arguments of the process; for a hollow start if `hollow` is true and there is one."""
+        """Arguments of the process; for a hollow start if `hollow` is true and the tenant can start
+        so (`hollow_bytes`)."""
         return self._hollow if hollow and self._hollow is not None else self._whole
 
     def order(self) -> str:

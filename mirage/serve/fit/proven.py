@@ -37,8 +37,8 @@ class ProvenFamily:
 
 @dataclass(frozen=True)
 class Book:
-    """All results, with the day and vLLM's version of the runs, and architectures that share
-    parts.
+    """All results, with the day and vLLM's version of the runs, and untried architectures that the
+    same module of vLLM builds as a tried one.
     """
 
     vllm: str

@@ -75,9 +75,11 @@ def steps_by_speed(model: PlaceModel, speed: DeviceSpeed) -> SceneSteps:
 
 
 class SceneKind:
-    """Function that makes the simulated world of a device, for all devices with equal scenes (a
-    `KindOfDevice`). Tenants that do not fit there are left out; if the others do not fit together,
-    the world has no engines.
+    """Function that makes simulated worlds, one in each call, of any of the devices with equal
+    scenes (a `KindOfDevice`).
+
+    Tenants that do not fit there are left out. If the share of another one does not hold its model,
+    the world has no engines. Raises `NeverServedError` as `world` does.
     """
 
     def __init__(self, scene: Scene) -> None:

@@ -17,8 +17,8 @@ from mirage.serve.models.weights_progress import AheadState, WeightsComing
 
 
 class WeightsAhead:
-    """Models that are brought into this machine's store. It is created inside a running event
-    loop.
+    """Models that are being brought into this machine's store, and those whose result `bring` has
+    yet to return.
     """
 
     def __init__(self, section: Callable[[], WeightsSection], say: Say) -> None:
@@ -42,7 +42,8 @@ class WeightsAhead:
         return model in self._told
 
     def bring(self, model: str) -> WeightsComing:
-        """Begin to bring a model unless the store has it; return the progress.
+        """Begin to bring a model unless the store has it; return the progress. Call it inside a
+        running event loop.
 
         The first call after the end returns the result; a later one begins again if the store
         still lacks the model.

@@ -133,7 +133,8 @@ class RouterAlive(Message, frozen=True):
 
 
 class Beyond(msgspec.Struct, frozen=True):
-    """Access of a machine's router to the devices of all machines."""
+    """Credentials of a machine's router for the devices of all machines, a part of `RouterWelcome`.
+    The devices' addresses come with `DoorsApply`."""
 
     machine: str
     """Name of the router's machine."""

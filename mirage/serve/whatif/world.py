@@ -42,7 +42,8 @@ IDLE = SceneSteps(((PS // 1000, 0, 0, 0, 0),), (0, 0, 0, 0, 0), "nobody asks it"
 
 def arrivals(scene: Scene, past: Iterable[PastRow]) -> dict[str, list[SimulatedRequest]]:
     """Past requests of the scene's tenants, in order of arrival, by tenant. Time 0 is the first
-    arrival in `past`; requests are cut to the tenant's `max_model_len`.
+    arrival in `past`; prompt and output together are cut to the tenant's `max_model_len`, as `clip`
+    cuts them.
     """
     rows = sorted(past, key=lambda row: row.t)
     begin_t = rows[0].t if rows else 0.0
@@ -66,7 +67,8 @@ def world(scene: Scene, asked: Arrivals, stands: Mapping[str, Stand] | None = No
 
     `stands` tells which tenants are awake or asleep at first, if tenants may sleep and wake; if it
     is None, those with most requests are awake. Raises `DoesNotFitError` for a share that does not
-    hold its model.
+    hold its model, and, if tenants may sleep and wake, `NeverServedError` for one that has no room
+    beside the pinned ones.
     """
     config = config_of(scene)
     co_running = scene.shares_compute and config.sharing.mode == "spatial"

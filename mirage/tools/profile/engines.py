@@ -39,7 +39,8 @@ ONE_STEP_AT_A_TIME = "--no-async-scheduling"
 
 
 def limits(tenant: TenantSection, fit: Fit) -> MeasuringLimits:
-    """Limits of the engine that is measured."""
+    """Limits of the measured engine on sequences, tokens and KV blocks, by which the loads to
+    measure are chosen."""
     return MeasuringLimits(
         sequences=tenant.max_num_seqs,
         length=tenant.max_model_len,

@@ -110,8 +110,8 @@ def _run(job: PoolJob, note: Note) -> Metrics:
 
 @contextmanager
 def _counted(worlds: Sequence[HasEngines], note: Note) -> Iterator[None]:
-    """Call `note` every `LOOK_S` with the number of requests that `worlds` finished since the last
-    call.
+    """Context that counts, every `LOOK_S` seconds and at its end, the requests that `worlds`
+    finished since the last count, and calls `note` with their number unless it is 0.
 
     A thread reads the counters, so that the simulation need not stop for it.
     """
