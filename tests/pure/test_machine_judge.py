@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from itertools import count
 
@@ -45,12 +45,13 @@ Rows = dict[str, list[tuple[int, int, int]]]
 
 class SlowMachine:
     """Facts of two devices, each of which takes `STEP_S` to read the parameters of a model of 9
-    MiB.
+    MiB. Each model has a share of `share` %.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, share: float = 30, pinned: Collection[str] = ()) -> None:
         self.section = PlacementSection(tpot_s=0.08, ttft_s=30.0, windows=1)
-        tenants = [{"name": n, "model": "/m", "share": 30, "max_model_len": 100} for n in NAMES]
+        each = {"model": "/m", "share": share, "max_model_len": 100}
+        tenants = [{"name": n, "pinned": n in pinned} | each for n in NAMES]
         config = Config.model_validate({"device": {"memory": "100MiB"}, "tenants": tenants})
         devices = {name: DeviceSection(memory=100 * MIB) for name in ("x", "y")}
         told = dict.fromkeys(NAMES, make_facts())
@@ -203,6 +204,16 @@ def test_a_device_where_a_model_does_not_fit_answers_none_of_its_requests() -> N
     for world in (kind["z"](asked, stands), kind["x"](asked, {"huge": Stand.AWAKE})):
         world.run()
         assert world.engines == []
+
+
+def test_a_device_where_pinned_models_leave_another_no_room_answers_no_request() -> None:
+    machine = SlowMachine(60, pinned=["a", "b"])
+    kind = scene_kinds(machine.scenes, ("x",))["x"]
+    asked = {name: [SimulatedRequest(0, 0, 6, 20)] for name in ("a", "b", "c")}
+    world = kind(asked, dict.fromkeys(asked, Stand.AWAKE))
+    world.run()
+    assert world.engines == []
+    assert [one.name for one in kind(asked, {"a": Stand.AWAKE}).engines] == ["a"]
 
 
 def test_a_model_that_stands_asleep_is_woken_by_its_first_request() -> None:

@@ -227,6 +227,13 @@ def test_nothing_is_said_of_a_configuration_of_which_no_tenant_can_be_served() -
         predict(msgspec.structs.replace(both, now=none), asks("a"))
 
 
+def test_nothing_is_said_of_pinned_tenants_that_leave_another_no_room() -> None:
+    now = config(tenant("a", 50), tenant("b", 40))
+    after = config(*(tenant(n, 60, pinned=n == "a") for n in "ab"), memory=24 * MIB)
+    with pytest.raises(NoPrediction, match=r"tenant 'b' can never start: .* are missing"):
+        predict(facts(now, after), asks("a"))
+
+
 def test_nothing_is_said_of_steps_that_nobody_knows() -> None:
     now, after = config(tenant("a", 50)), config(tenant("a", 50) | {"model": "/models/other"})
     with pytest.raises(NoPrediction, match="how long a step of a takes is not known yet"):

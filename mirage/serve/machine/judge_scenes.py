@@ -16,6 +16,7 @@ import msgspec
 from mirage.config import Config, DeviceSection
 from mirage.control.placement.facts import DeviceSpeed, PlacementFacts, PlaceModel
 from mirage.control.placement.placed import Stand
+from mirage.control.roster.needs import NeverServedError
 from mirage.control.targets import DoesNotFitError
 from mirage.facts import ModelFacts
 from mirage.serve.fit.fit import fit, with_shares
@@ -79,7 +80,7 @@ class SceneKind:
     scenes (a `KindOfDevice`).
 
     Tenants that do not fit there are left out. If the share of another one does not hold its model,
-    the world has no engines. Raises `NeverServedError` as `world` does.
+    or if one has no room beside those that are pinned, the world has no engines.
     """
 
     def __init__(self, scene: Scene) -> None:
@@ -95,7 +96,7 @@ class SceneKind:
             return World()
         try:
             return world(only(self._scene, there), requests, there)
-        except DoesNotFitError:
+        except (DoesNotFitError, NeverServedError):
             return World()
 
     def _cut(self, name: str, one: SimulatedRequest) -> SimulatedRequest:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 import msgspec
 
 from mirage.config import ConfigError
+from mirage.control.roster.needs import NeverServedError
 from mirage.control.targets import DoesNotFitError
 from mirage.serve.whatif.figures import LatencySpread, TenantFigures, measured, simulated, span_s
 from mirage.serve.whatif.forms import PastRow, Scene, WhatIfFacts
@@ -121,7 +122,7 @@ def _run(
         made = world(scene, asked)
         made.observer = _Limited(limit_s, clock)
         made.run()
-    except (DoesNotFitError, ConfigError) as error:
+    except (DoesNotFitError, NeverServedError, ConfigError) as error:
         raise NoPrediction(str(error)) from None
     made.check()
     return {one.name: simulated(one, asked.get(one.name, [])) for one in made.engines}
