@@ -132,7 +132,7 @@ types-of-tests: $(STAMP) ## mypy on tests and benchmarks: names and arguments on
 
 # Each file's tests in one of so many processes: engines start in one while others compute.
 AT_ONCE := 2
-engine e2e: export PYTEST_ADDOPTS = -n $(AT_ONCE) --dist loadfile
+engine e2e: export PYTEST_ADDOPTS = -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
 # Tests that compute share the cores with the engine layer, and have both when that is done.
 pure: export PYTEST_ADDOPTS := -n 2 --dist worksteal
 

@@ -191,15 +191,17 @@ def test_an_unfinished_engine_goes_on_and_hears_first_what_has_come(
 
 
 class Door:
-    """The server's end of the control socket, which the test opens and closes."""
+    """The server's end of the control socket, which the test opens and closes. It waits for a
+    connection for up to `patience_s` seconds.
+    """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, patience_s: float = 60) -> None:
         path = folder / "socket"
         path.unlink(missing_ok=True)
         self._listening = socket.socket(socket.AF_UNIX)
         self._listening.bind(str(path))
         self._listening.listen()
-        self._listening.settimeout(60)
+        self._listening.settimeout(patience_s)
         self.channel: Channel[FromEngine]
 
     def admit(self) -> FromEngine:
@@ -288,7 +290,7 @@ def test_servers_that_send_an_engine_away_do_not_prolong_its_lease(
     tmp_path: Path, ended: list[str]
 ) -> None:
     with leased(tmp_path, ended):
-        door = Door(tmp_path)
+        door = Door(tmp_path, patience_s=1)  # nobody connects any more when the engine has ended
         while "ends" not in ended:
             with contextlib.suppress(TimeoutError, Broken):
                 door.admit()

@@ -469,6 +469,7 @@ def test_what_ends_by_itself_while_the_server_stops_is_whole(tmp_path: Path) -> 
     run(tmp_path, scenario)
 
 
+@pytest.mark.usefixtures("unexplained")
 def test_a_stream_that_breaks_never_looks_complete(tmp_path: Path) -> None:
     async def scenario(site: Site) -> None:
         site.a.answer = dies_in_mid_stream
@@ -502,6 +503,7 @@ async def broken(answer: aiohttp.ClientResponse) -> bytes:
     return rest
 
 
+@pytest.mark.usefixtures("unexplained")
 def test_half_an_event_is_not_passed_on(tmp_path: Path) -> None:
     """An engine dies after half an event of a stream. The client gets an error event and not that
     half, which it would join with it.
@@ -521,6 +523,7 @@ def test_half_an_event_is_not_passed_on(tmp_path: Path) -> None:
 MESSAGES = "/v1/messages"
 
 
+@pytest.mark.usefixtures("unexplained")
 def test_errors_of_messages_have_anthropics_form(tmp_path: Path) -> None:
     async def scenario(site: Site) -> None:
         async def told(body: object, path: str = MESSAGES) -> tuple[int, str, str]:
@@ -551,6 +554,7 @@ def test_errors_of_messages_have_anthropics_form(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+@pytest.mark.usefixtures("unexplained")
 def test_an_engine_that_breaks_off_is_a_502(tmp_path: Path) -> None:
     async def scenario(site: Site) -> None:
         site.a.answer = dies_at_once

@@ -248,6 +248,7 @@ def test_reasons_are_told_on_this_machine_alone(headers: bytes, version: bytes, 
     run(scenario, failed)
 
 
+@pytest.mark.usefixtures("unexplained")
 def test_no_answer_has_the_path_of_a_socket_or_the_name_of_a_library() -> None:
     gone = TenantServer("a", Path(f"/{SECRET.decode()}/a.sock"), 256, LifeState.READY)
 
