@@ -35,9 +35,10 @@ class Filled(TorchFunctionMode):
 
 @contextmanager
 def computing(model: torch.nn.Module, vocabulary: int) -> Iterator[list[str]]:
-    """Context in which a forward pass of `model` computes over the same random numbers each time.
+    """Context in which a forward pass of `model` computes over the same random numbers each time:
+    as inputs, as outputs of attention, and in tensors that are newly allocated.
 
-    Yields a list that gets the names of the replaced arguments of `forward`, as `fed` does.
+    Yields the list of `fed`, which gets the names of the replaced inputs other than positions.
     """
     with ExitStack() as over:
         names = over.enter_context(fed(model, vocabulary))
@@ -64,8 +65,8 @@ def _fill(tensor: torch.Tensor) -> None:
 @contextmanager
 def fed(model: torch.nn.Module, vocabulary: int) -> Iterator[list[str]]:
     """Context in which `model` gets random token ids or embeddings, and positions from 0, the same
-    each time. Yields a list that gets the names of the replaced arguments of `forward`: `IDS`,
-    `EMBEDS` or both."""
+    each time. Yields a list to which each forward pass adds the names of the replaced inputs
+    other than positions: `IDS`, `EMBEDS` or both."""
     forward: Callable[..., Any] = model.forward
     own = "forward" in vars(model)
     names: list[str] = []

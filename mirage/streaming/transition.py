@@ -176,10 +176,11 @@ def deal(layers: Sequence[int], stream_slots: int) -> list[list[int]]:
 
 
 def _kept(slots: Sequence[SlotState], ring: Collection[int]) -> int | None:
-    """Return the old slot that holds a layer of `ring`, of several the one that shares the most
-    layers with it; None if no slot holds one.
+    """Return the old slot whose frame holds a layer of `ring` now; of several, the one whose own
+    ring shares the most layers with `ring`. None if there is none.
 
-    Its frame and content stay. No two rings share a layer, so no two keep the same slot.
+    The frame stays, with its content. It holds one layer, and no two rings share a layer, so no two
+    keep the same slot.
     """
     holding = [number for number, slot in enumerate(slots) if slot.target in ring]
     return max(holding, key=lambda number: len(set(slots[number].ring) & set(ring)), default=None)
