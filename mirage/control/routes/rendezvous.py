@@ -3,7 +3,8 @@
 Each name has a number for each key, and the key belongs to the name with the highest one (Thaler
 and Ravishankar, 1998). So a name that goes moves only its own keys. A name that is too busy is
 passed over: none gets a request of a key beyond `spread` times its part of all present requests,
-rounded up (Mirrokni, Thorup and Zadimoghaddam, arXiv 1608.01350). Parts are by the names' rates.
+rounded up (Mirrokni, Thorup and Zadimoghaddam, arXiv 1608.01350). Parts are proportional to the
+rates at which busy replicas end requests (`Replica.rate`).
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ def bounds(loads: Mapping[str, int], rates: Mapping[str, float], spread: float) 
     """Return the largest number of requests of each name once one more has come: `spread` times its
     part, rounded up.
 
-    Parts are by `rates`, which are above 0. With a spread of 1 or more at least one name is below
-    its bound.
+    Parts are proportional to `rates`, the requests a second that each name ends, which are above 0.
+    With a spread of 1 or more at least one name is below its bound.
     """
     total, rate = sum(loads.values()) + 1, sum(rates[name] for name in loads)
     parts = {name: spread * total * rates[name] / rate for name in loads}
