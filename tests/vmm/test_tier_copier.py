@@ -130,6 +130,16 @@ def test_loads_that_always_wait_keep_no_store_from_its_end(below: Below) -> None
     assert issued == [(1, 1), (2, 2), (3, 2)]
 
 
+def test_a_wait_for_stores_leaves_loads_to_the_link(below: Below) -> None:
+    down = CopyJob(False, [0, 1], [below.place(0), below.place(1)])
+    up = CopyJob(True, [2, 3], [below.place(2), below.place(3)])
+    below.copier.submit(up)
+    below.copier.submit(down)
+    assert done(below, up=False) == [down]
+    assert (up.issued, down.issued) == (0, 2)
+    assert done(below, up=True) == [up]
+
+
 def test_of_loads_those_of_the_nearest_request_go_first(below: Below) -> None:
     first = CopyJob(True, [0, 1], [below.place(0), below.place(1)], rank=1)
     urgent = CopyJob(True, [2, 3], [below.place(2), below.place(3)], rank=0)

@@ -97,6 +97,12 @@ class Copier:
                 left -= nbytes
                 begun.add(job.up)
 
+    def issue(self, *, up: bool) -> None:
+        """Issue all copies of one direction (`up`: to the device, else to the tier below)."""
+        for job in sorted(self._waiting(), key=lambda job: job.rank):
+            while job.up == up and job.issued < len(job.blocks) and not job.failed:
+                self._issue(job)
+
     def before_steps(self, job: CopyJob) -> None:
         """Issue all copies of a job now; later steps, and later copies in the other direction, wait
         for them. If a copy is refused, the job has failed."""
@@ -123,9 +129,9 @@ class Copier:
         return ended
 
     def wait(self, *, up: bool) -> None:
-        """Issue all jobs, and wait for those of one direction (`up`: to the device, else to the
-        tier below); `finished` returns them afterwards."""
-        self.pump()
+        """Issue all jobs of one direction (`up`: to the device, else to the tier below), and wait
+        for them; `finished` returns them afterwards."""
+        self.issue(up=up)
         for job in self._jobs:
             if job.up == up and not self._ended(job):
                 try:

@@ -88,7 +88,7 @@ class Stores:
         most = len(cached) if most_bytes == inf else int(most_bytes // self._block_bytes)
         for start in range(0, min(most, len(cached)), MOST_KEYS):
             self._store(cached[start : min(most, start + MOST_KEYS)])
-        self._copier.pump()
+        self._copier.issue(up=False)
 
     def harvest(self) -> None:
         """Unpin blocks whose copies to the pool have ended, and commit or abandon the copies."""
