@@ -151,12 +151,14 @@ def ordered(prices: Iterable[Price]) -> list[Price]:
 
 
 def cheapest(prices: Iterable[Price]) -> Price | None:
-    """Return the first price in `ordered`; None if there is none."""
+    """Return the first price in `ordered`: the lowest per byte, if it is not infinite. None if
+    there is none."""
     return next(iter(ordered(prices)), None)
 
 
 def dearest(prices: Iterable[Price]) -> Price | None:
-    """Return the last price in `ordered`; None if there is none."""
+    """Return the last price in `ordered`: the highest per byte that is not infinite. None if
+    there is none."""
     return next(reversed(ordered(prices)), None)
 
 

@@ -207,7 +207,9 @@ class _Bringing:
                 self._gathering.left(run)
 
     async def _line(self, source: WeightSource) -> None:
-        """Ask one source and receive from it, until all chunks are there or it is closed."""
+        """Ask one source for chunks and receive them, until all contents are complete or
+        `_gathering` has closed this source. A source that only failed is asked again.
+        """
         gathering, url = self._gathering, source.url
         while self._parts and url in gathering.open:
             await self._ask(source)

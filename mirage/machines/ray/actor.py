@@ -43,7 +43,8 @@ class DeviceActor:
 
     def call(self, epoch: int, method: str, path: str, body: bytes) -> tuple[str, Any]:
         """Send a request to the server. Returns a kind with its facts: ``answer`` with status and
-        body, ``away`` or ``cannot`` with the reason, ``stale`` with the newer epoch.
+        body; ``away`` with the reason why the server cannot be reached now; ``cannot`` with the
+        message with which it last refused to start; ``stale`` with the newer epoch.
         """
         try:
             answer = self._agent.call(epoch, DeviceCall(method, path, body))

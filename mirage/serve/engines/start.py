@@ -27,7 +27,7 @@ LEAST_S = 0.5
 
 @dataclass(frozen=True)
 class StartLimits:
-    """Time-outs of the parts of a start, in seconds."""
+    """Time-outs of a start, and the interval of its log lines, in seconds."""
 
     timeout_s: float
     """Time from the start of the engine's process to its first step."""

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 
 
 class AwaitedAnswers:
-    """Requests to one engine whose answers are not complete. Each wait has a number; numbers
-    grow.
+    """Requests to one engine whose answers are not complete. Each wait for the next part of an
+    answer has its own number, greater than those of earlier waits.
     """
 
     def __init__(self) -> None:

@@ -113,7 +113,8 @@ class RoutedTenant:
 
     @property
     def memory(self) -> BlameMemory:
-        """Evidence about requests that the next router gets."""
+        """Evidence against requests and keys that may have ended the engine, for the router that
+        follows this one."""
         return BlameMemory(*self.suspects.remembered, *self.strikes.remembered)
 
     @property

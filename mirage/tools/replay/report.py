@@ -166,7 +166,7 @@ def summary(run: PolicyRun, setting: Setting) -> dict[str, Any]:
 
 def differences(runs: Sequence[PolicyRun]) -> list[dict[str, Any]]:
     """Requests that completed in every run with different outputs, and the position of the first
-    difference.
+    token that differs, or of the first character if the server returned no token ids.
     """
     answers = [{o.call.index: o for o in run.outcomes if o.error is None} for run in runs]
     if len(answers) < 2:

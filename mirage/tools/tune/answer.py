@@ -154,8 +154,9 @@ def fixed_name(percent: float) -> str:
 def _task(
     question: Question, wish: TuneWish, run: WindowRunner, progress: WindowProgress
 ) -> tuple[Task, bool, dict[str, float]]:
-    """The task, True if its limits were derived, and the factors on gaps at which policies miss the
-    limits.
+    """The task, True if its latency limits were derived, and, by policy, the factor on the times
+    between the trace's requests at which the policy first misses these limits (the larger, the less
+    load); no factors if the load is given.
     """
     windows = [window.number for window in question.cut.searched]
     seed, config = question.options.seed, question.config
