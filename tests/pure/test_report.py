@@ -149,6 +149,14 @@ def test_outputs_that_differ_are_counted_and_named(three, output, at):
     assert built["differences"] == [{"request": 4, "tenant": "a", "first_difference_at": at}]
 
 
+def test_of_several_runs_that_differ_the_first_position_is_told(three):
+    for number, output in ((1, trail("", (1, 2, 3, 9))), (2, trail("", (1, 9, 3, 4)))):
+        odd = list(three[number].outcomes)
+        odd[4] = dataclasses.replace(odd[4], output=output)
+        three[number] = dataclasses.replace(three[number], outcomes=odd)
+    assert report.differences(three) == [{"request": 4, "tenant": "a", "first_difference_at": 1}]
+
+
 def test_a_failed_request_is_not_identical_but_not_different_either():
     bad = changed(2, error="HTTP 500: no", output=NOTHING)
     built = report.build(SETTING, [run(), run("mirage", outcomes=bad)])

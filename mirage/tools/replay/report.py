@@ -165,8 +165,9 @@ def summary(run: PolicyRun, setting: Setting) -> dict[str, Any]:
 
 
 def differences(runs: Sequence[PolicyRun]) -> list[dict[str, Any]]:
-    """Requests that completed in every run with different outputs, and the position of the first
-    token that differs, or of the first character if the server returned no token ids.
+    """Requests that completed in every run with different outputs, and the first position at which
+    one differs from that of the first run: of a token, or of a character if the server returned no
+    token ids.
     """
     answers = [{o.call.index: o for o in run.outcomes if o.error is None} for run in runs]
     if len(answers) < 2:
@@ -174,13 +175,14 @@ def differences(runs: Sequence[PolicyRun]) -> list[dict[str, Any]]:
     found = []
     for index, first in sorted(answers[0].items()):
         others = [other[index] for other in answers[1:] if index in other]
-        odd = [o for o in others if o.output.digest != first.output.digest]
-        if len(others) == len(answers) - 1 and odd:
+        found_at = [parting(first.output, other.output) for other in others]
+        at = min((one for one in found_at if one is not None), default=None)
+        if len(others) == len(answers) - 1 and at is not None:
             found.append(
                 {
                     "request": index,
                     "tenant": first.call.tenant,
-                    "first_difference_at": parting(first.output, odd[0].output),
+                    "first_difference_at": at,
                 }
             )
     return found
