@@ -119,6 +119,7 @@ def test_one_that_is_stopped_before_its_process_is_there_does_not_serve(tmp_path
     run(scenario())
 
 
+@pytest.mark.slow
 def test_each_has_its_sockets_its_ledger_its_registry_and_its_pool(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with both(tmp_path) as (one, two):

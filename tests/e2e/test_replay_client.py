@@ -639,6 +639,7 @@ def test_a_kill_in_the_second_run_leaves_the_first(config, tmp_path):
     assert [run["policy"] for run in report["runs"]] == ["static"]
 
 
+@pytest.mark.slow
 def test_gpu_serve_has_a_row_for_each_policy_as_it_comes_and_keeps_them(config, tmp_path):
     from benchmarks.gpu.serving import followed
 

@@ -134,6 +134,7 @@ def test_another_folder_or_other_files_are_another_adapter(up: Operated) -> None
     assert loaded(up, "x") == first, "what it was before"
 
 
+@pytest.mark.slow
 def test_requests_find_one_or_the_other_while_an_adapter_is_replaced(up: Operated) -> None:
     up.apply(told(x="one"))
     first, seen = loaded(up, "x"), set()

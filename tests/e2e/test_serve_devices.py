@@ -338,6 +338,7 @@ def test_what_had_no_byte_goes_on_where_a_device_is_killed(tmp_path: Path, short
     assert not list(short.iterdir())
 
 
+@pytest.mark.slow
 def test_a_frozen_engine_gets_no_more_requests_and_its_own_go_nowhere(
     tmp_path: Path, short: Path
 ) -> None:

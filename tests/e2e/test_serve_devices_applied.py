@@ -372,6 +372,7 @@ def test_what_was_applied_to_devices_outlives_their_server(tmp_path: Path, short
         assert server.end(signal.SIGTERM)[0] == 0
 
 
+@pytest.mark.slow
 def test_keys_change_at_the_router(tmp_path: Path, short: Path) -> None:
     """The file of keys is changed while the server runs. A revoked key is refused from then on,
     also by a router that is started later.

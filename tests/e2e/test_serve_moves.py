@@ -135,6 +135,7 @@ def test_a_model_moves_away_from_a_busy_one_and_no_request_is_lost(
     assert not list(short.iterdir())
 
 
+@pytest.mark.slow
 def test_a_replica_opens_for_a_hot_model_and_closes_when_it_is_idle(
     tmp_path: Path, short: Path
 ) -> None:
@@ -206,7 +207,9 @@ def test_models_of_a_frozen_device_come_elsewhere_and_go_back(tmp_path: Path, sh
     ("number", "words"),
     [
         (signal.SIGKILL, "the simulation ended with exit status -9"),
-        (signal.SIGINT, "the simulation ended with exit status"),
+        pytest.param(
+            signal.SIGINT, "the simulation ended with exit status", marks=pytest.mark.slow
+        ),
         pytest.param(signal.SIGSTOP, "the simulation was not over in 1 s", marks=pytest.mark.slow),
     ],
 )

@@ -15,6 +15,7 @@ from test_serve_moves import OTHER, loaded, movable
 pytestmark = pytest.mark.e2e
 
 
+@pytest.mark.slow
 def test_a_model_that_names_no_device_is_placed_and_moves_for_the_file(
     tmp_path: Path, short: Path
 ) -> None:

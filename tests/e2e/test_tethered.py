@@ -66,6 +66,7 @@ class Tethered:
         return told
 
 
+@pytest.mark.slow
 def test_agents_come_and_go_and_the_server_stays(tmp_path: Path, short: Path) -> None:
     device = Tethered(tmp_path, short)
     with device.agent(device.order) as first:

@@ -46,6 +46,7 @@ def test_tokens_and_logprobs_equal_plain_vllm(models: Path, family: str) -> None
     assert len(routed) == 9 and routed[0] == 0 and routed == sorted(routed) and routed[-1] > 1
 
 
+@pytest.mark.slow
 def test_without_fetching_it_dies(models: Path) -> None:
     """Control: without loading, the process is killed by a segmentation fault when it computes with
     a cold expert, whose memory is not mapped.
@@ -73,6 +74,7 @@ def test_a_slow_link_changes_no_output(models: Path) -> None:
     assert slow == _generated(models, "plain", "mixtral")["rounds"][:1]
 
 
+@pytest.mark.slow
 def test_without_waiting_the_output_differs(models: Path) -> None:
     broken = _generated(models, "nowait", "mixtral")["rounds"]
     assert broken != _generated(models, "plain", "mixtral")["rounds"][:1]

@@ -31,6 +31,7 @@ def test_fenced_extents_never_fault(tmp_path: Path) -> None:
     assert facts["unmapped"] >= 50
 
 
+@pytest.mark.slow
 def test_without_the_fence_a_step_in_flight_faults(tmp_path: Path) -> None:
     result = spawn("deferred.py", tmp_path, tmp_path / "nofence.json", "nofence")
     assert result.returncode == -signal.SIGSEGV, result.stderr[-2000:]

@@ -93,6 +93,7 @@ def test_prompts_of_tokens_keep_vllms_names() -> None:
     assert (request.block_hashes, request.cache_salt) == (before, "mine")
 
 
+@pytest.mark.slow
 def test_an_engine_says_the_same_with_a_warm_cache(tmp_path: Any) -> None:
     """A prompt of embeddings of zeros is computed with an empty cache, and after a prompt with the
     same ids and rows at other positions. Its tokens are the same, and only its own blocks are

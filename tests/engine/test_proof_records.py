@@ -104,6 +104,7 @@ def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     start(tmp_path / "file" / KEY, Model())
 
 
+@pytest.mark.slow
 def test_all_that_a_proof_depends_on_is_in_its_key(tmp_path: Path) -> None:
     """For a real engine's configuration, each change of `CHANGES` gives another key, and what is in
     `SAME` gives the same. A new process computes them, whose imports are its own.

@@ -51,6 +51,7 @@ def written(folder: Path) -> Iterator[str]:
                     yield path
 
 
+@pytest.mark.slow
 def test_every_route_of_vllms_has_a_decision() -> None:
     answered = json.loads(must(spawn_anew("app_routes.py", environment=ADDING)).splitlines()[-1])
     spec = find_spec("vllm.entrypoints")

@@ -27,6 +27,7 @@ def _slept(models: Path, scene: str) -> dict[str, Any]:
     return dict(json.loads(said))
 
 
+@pytest.mark.slow
 def test_an_engine_sleeps_in_any_order_with_turns_and_finds_its_prefixes_again(
     models: Path,
 ) -> None:

@@ -94,6 +94,7 @@ def overwritten(root: Path) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_no_callback_is_overwritten() -> None:
     assert overwritten(ROOT) == []
 

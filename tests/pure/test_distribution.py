@@ -148,6 +148,7 @@ def test_the_simulator_needs_nothing_of_the_extra(tmp_path: Path) -> None:
     assert refused.startswith("a trace in JSON needs ijson: run pip install")
 
 
+@pytest.mark.slow
 def test_all_that_is_imported_is_in_an_extra() -> None:
     extras = project()["optional-dependencies"]
     serving = third_parties(SERVING, LAZY) - BY_VLLM

@@ -122,6 +122,7 @@ def test_a_placement_for_unknown_requests_leaves_no_device_empty(
     assert tried["standing"][0] == tried["moving"][0] == {"d000", "d001", "d002"}
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_page_and_says_what_each_step_saves(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

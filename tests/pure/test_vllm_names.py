@@ -46,6 +46,7 @@ def test_our_sources_fit_each_vllm_that_was_seen(number: str, all_needs: list[Ne
     assert not unfit, "\n".join([f"vLLM {number}:", *unfit, RENEW])
 
 
+@pytest.mark.slow
 def test_the_table_is_what_the_installed_vllm_has(all_needs: list[Need]) -> None:
     folder = installed().parent
     assert dict(table(all_needs, Tree(folder).said)) == tables()[version(folder)], RENEW
