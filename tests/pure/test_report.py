@@ -17,6 +17,7 @@ from mirage.tools.replay.run import PolicyRun
 from mirage.tools.replay.timeline import RecordedTimeline
 from mirage.tools.replay.trail import NOTHING, trail
 from mirage.tools.report import comparison, drawing
+from mirage.tools.report.slo import Slo
 from mirage.workload.dealing import TenantRequest
 
 pytestmark = pytest.mark.pure
@@ -120,6 +121,14 @@ def test_figures_of_a_tenant(three):
     assert static["tenants"]["b"]["requests"] == 3
     assert mirage["tenants"]["a"]["mean_ttft_ms"] == pytest.approx(300)
     assert mirage["tenants"]["b"]["layers_remapped_max"] == 0
+
+
+def test_a_tenant_has_its_own_goodput(three):
+    setting = dataclasses.replace(SETTING, slo=Slo(ttft_ms=350))
+    found = report.build(setting, three)["runs"][2]
+    each = {name: (one["slo_met"], one["goodput"]) for name, one in found["tenants"].items()}
+    assert sum(met for met, _ in each.values()) == found["slo_met"] == 3
+    assert each == {name: (met, met / 2.0) for name, (met, _) in each.items()}
 
 
 def test_the_setting_is_in_it(three):

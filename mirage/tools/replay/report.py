@@ -148,18 +148,19 @@ def summary(run: PolicyRun, setting: Setting) -> dict[str, Any]:
     """
     measured = [outcome for outcome in run.outcomes if outcome.sent_s >= setting.warm_up_s]
     seconds = max(0.0, run.duration_s - setting.warm_up_s)
+    slo = setting.slo if setting.slo.limits() else None
     lags = [outcome.lag_s for outcome in run.outcomes]
     return {
         "policy": run.policy,
         "repeat": run.repeat,
         "interrupted": run.interrupted,
-        **summarize(measured, seconds, setting.slo if setting.slo.limits() else None),
+        **summarize(measured, seconds, slo),
         **_memory(run.timeline),
         "max_lag_ms": round(max(lags, default=0.0) * 1e3, 3),
         "refused_fields": list(run.refused_fields),
         "lagged": bool(lags) and float(np.percentile(lags, 99)) > LAG_S,
         "errors": _errors(run.outcomes),
-        "tenants": {name: _tenant(run, measured, seconds, name) for name in _names(run)},
+        "tenants": {name: _tenant(run, measured, seconds, slo, name) for name in _names(run)},
         "timeline": tl.columns(run.timeline) if run.timeline else None,
     }
 
@@ -206,12 +207,12 @@ def _memory(timeline: RecordedTimeline | None) -> dict[str, Any]:
 
 
 def _tenant(
-    run: PolicyRun, measured: Sequence[Outcome], seconds: float, name: str
+    run: PolicyRun, measured: Sequence[Outcome], seconds: float, slo: Slo | None, name: str
 ) -> dict[str, Any]:
     """Figures of one tenant with the same keys as the run's; rates are per second of the run."""
     outcomes = [outcome for outcome in measured if outcome.call.tenant == name]
     only = run.timeline and tl.only(run.timeline, name)
-    return {**summarize(outcomes, seconds), **_memory(only)}
+    return {**summarize(outcomes, seconds, slo), **_memory(only)}
 
 
 def _names(run: PolicyRun) -> list[str]:
