@@ -111,17 +111,20 @@ def _of_value(error: Exception) -> str | None:
 
 
 def _of_vllm(option: str) -> str:
-    """Advice to append to the error about an option that `vllm serve` has and MIRAGE has not; empty
-    for any other option.
+    """Advice to append to the error about an option that `vllm serve` has and MIRAGE has not: the
+    key to set instead, or the reason why there is none. Empty for any other option.
     """
+    from mirage.arguments.rules import Verdict
     from mirage.arguments.table import TABLE
 
-    if option.removeprefix("--").replace("-", "_") not in TABLE:
+    rule = TABLE.get(option.removeprefix("--").replace("-", "_"))
+    if rule is None:
         return ""
-    return (
-        ": it is vLLM's, which a configuration has (--write-config FILE writes one; "
-        "docs/arguments.md says under which key)"
-    )
+    if rule.verdict is Verdict.REFUSED:
+        return f": it is vLLM's, and MIRAGE refuses it: {rule.words} (docs/arguments.md)"
+    own = rule.verdict is Verdict.OURS
+    key = rule.words if own else "engine_args of its tenant"
+    return f": it is vLLM's: set {key} instead (--write-config FILE writes a configuration)"
 
 
 def register_own(asked_for: list[str]) -> None:

@@ -121,7 +121,18 @@ def refused(
         (["serve"], "Missing argument 'CONFIG|MODEL...'"),
         (["serve", "none.yaml"], "none.yaml: cannot be read (No such file or directory)"),
         (["srve"], "No such command 'srve'"),
-        (["serve", "a/b", "--max-model-len", "9"], "-len: it is vLLM's, which a configuration has"),
+        (
+            ["serve", "a/b", "--max-model-len", "9"],
+            "it is vLLM's: set tenants[].max_model_len instead",
+        ),
+        (
+            ["serve", "a/b", "--generation-config", "x"],
+            "it is vLLM's: set engine_args of its tenant",
+        ),
+        (
+            ["serve", "a/b", "--api-key", "x"],
+            "MIRAGE refuses it: vLLM asks for keys on some of its",
+        ),
         (["status"], "no command 'status' here: use `mirage ps`"),
         (["tenants", "add", "a"], "no command 'tenants add' here: use `mirage apply -f FILE`"),
         (["tenants", "look", "a"], "verb: 'look' is not one of 'show', 'sleep', "),
