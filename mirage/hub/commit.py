@@ -62,10 +62,13 @@ class HubCommit(NamedTuple):
                 done += file.size
 
     def check_room(self, files: Sequence[HubFile]) -> None:
-        """Raises `HubRefused` if the cache's disk has no room for the missing bytes of `files`."""
+        """Raises `HubRefused` if the cache's disk has no room for the bytes of `files` that it
+        lacks. Another commit may have brought the content of a file.
+        """
         with self._writing():
             free = shutil.disk_usage(self.cached.folder).free
-        needed = sum(file.size - _bytes(_part(self.cached.blob(file))) for file in files)
+        lacking = [file for file in files if not self.cached.holds(file)]
+        needed = sum(file.size - _bytes(_part(self.cached.blob(file))) for file in lacking)
         if needed > free:
             wanted, there = sizes(needed, free)
             raise HubRefused(

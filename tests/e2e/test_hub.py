@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from loopback_hub import LoopbackHub, loopback_hub, sha256
@@ -292,6 +294,17 @@ def test_a_disk_without_room_is_told_before_anything_is_fetched(
     ):
         have(place)
     assert hub.fetched() == ["config.json", "tokenizer.json"]
+
+
+def test_content_that_another_commit_has_brought_needs_no_room(
+    hub: LoopbackHub, place: HubPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = have(place)
+    (folder / WEIGHTS).unlink()  # a link; its content stays
+    fetched_before = hub.fetched()
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+    assert names(have(place)) == ["config.json", WEIGHTS, "tokenizer.json"]
+    assert hub.fetched() == fetched_before
 
 
 def test_a_cache_that_cannot_be_written_is_told(place: HubPlace, tmp_path: Path) -> None:
