@@ -127,15 +127,21 @@ class KeeperBooks:
             return []
         return [self._given(member, master), *self._make_room()]
 
+    def filled_by(self, member: int) -> str:
+        """Identity of the weights whose master `member` fills. Raises `KeyError` if it fills
+        none.
+        """
+        identity, _ = self._members[member]
+        if self.masters[identity].filler != member:
+            raise KeyError(member)
+        return identity
+
     def filled(self, member: int, nbytes: int) -> list[KeeperDeed]:
         """Note that `member` has filled its master, of `nbytes`. The orders give the master to the
         members that wait for it, and drop idle masters that exceed the bounds. Raises `KeyError` if
         `member` fills none.
         """
-        identity, _ = self._members[member]
-        master = self.masters[identity]
-        if master.filler != member:
-            raise KeyError(member)
+        master = self.masters[self.filled_by(member)]
         master.filler, master.nbytes = None, nbytes
         self._given(member, master)
         waiting, master.waiting = master.waiting, []

@@ -185,7 +185,7 @@ class WeightKeeper:
 
         Raises `OSError` if a writable mapping is left, `KeyError` if `member` fills none.
         """
-        nbytes = memfds.seal(self._files[self._wanted[member].identity])
+        nbytes = memfds.seal(self._files[self._books.filled_by(member)])
         deeds = self._books.filled(member, nbytes)
         self._members[member].tell(said.MasterSealed())
         self._carry_out(deeds)

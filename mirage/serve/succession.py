@@ -40,18 +40,22 @@ class Succession(NamedTuple):
 def succession(declared: Config, device: str) -> Succession | None:
     """Newest run left on the device that this server can take over; None if there is none.
 
-    Each newer run, which cannot be taken over, is ended, and the reason is printed.
+    All other runs are ended, and the reason is printed: newer ones that cannot be taken over, and
+    older ones, whose engines would keep memory of the device.
     """
+    found: Succession | None = None
     for run in left_runs(device):
+        why = "those of a later server are taken over"
         try:
-            found = _successor(run, declared)
+            if found is None:
+                found = _successor(run, declared)
+                continue
         except ConfigError as error:
-            ended = ", ".join(run.end()) or "none was left"
-            say(f"engines of process {run.record.server.pid}, which died, are ended: {error}")
-            say(f"ended: {ended}")
-            continue
-        return found
-    return None
+            why = str(error)
+        ended = ", ".join(run.end()) or "none was left"
+        say(f"engines of process {run.record.server.pid}, which died, are ended: {why}")
+        say(f"ended: {ended}")
+    return found
 
 
 def _successor(run: LeftRun, declared: Config) -> Succession:

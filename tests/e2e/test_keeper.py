@@ -21,6 +21,7 @@ from mirage.keeper.messages import (
     FromKeeper,
     KeeperLease,
     KeeperReady,
+    MasterFilled,
     MastersTold,
     NewServer,
     NoMaster,
@@ -94,6 +95,23 @@ def test_a_master_that_could_still_be_written_to_is_not_kept(kept: Kept) -> None
     file.close()
     again = KeeperClient(kept.path, "a", "x", SIZE)
     assert not again.whole
+
+
+def test_who_fills_none_ends_nobody_s_filling(kept: Kept) -> None:
+    """A member that waits for a master says that it has filled it. It is dismissed, and the one
+    that fills the master goes on.
+    """
+    client = KeeperClient(kept.path, "a", "x", SIZE)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(kept.path))
+        other: Channel[ToAsking] = Channel(connection, ToAsking)
+        other.tell(AskMaster("b", "x", SIZE))
+        other.tell(MasterFilled())
+        with pytest.raises(Broken):
+            other.wait()
+    fill(client, 3)
+    assert content(client) == {3}
+    client.close()
 
 
 def test_who_waits_for_one_that_is_killed_fills_it_anew(kept: Kept) -> None:

@@ -113,6 +113,22 @@ def test_another_supervisor_has_the_engines_of_one_that_was_killed(
     assert folder is not None and not folder.exists() and not list(short.iterdir())
 
 
+def test_of_two_killed_servers_the_later_ones_engines_go_on(tmp_path: Path, short: Path) -> None:
+    config = config_of(tmp_path)
+    with served(config, short) as first:
+        older = first.family()
+        with served(config, short) as second:
+            killed(first)
+            killed(second)
+    with served(config, short) as third:
+        told = f"engines of process {first.process.pid}, which died, are ended: those of a later"
+        assert any(told in line for line in third.log), "".join(third.log)
+        assert_gone(older)
+        assert [state(third, name)["adopted"] for name in "ab"] == [True, True]
+        assert third.end(signal.SIGTERM)[0] == 0
+    assert not list(short.iterdir())
+
+
 def test_an_adopted_engine_that_ends_is_started_again(tmp_path: Path, short: Path) -> None:
     config = config_of(tmp_path)
     with served(config, short) as first:
