@@ -41,8 +41,11 @@ def bounds(loads: Mapping[str, int], rates: Mapping[str, float], spread: float) 
 
 
 def bounded(key: str, loads: Mapping[str, int], rates: Mapping[str, float], spread: float) -> str:
-    """Return the first name in the ranking of a key that is below its bound, or the first of all if
-    none is. `loads` has at least one name."""
+    """Return the first name in the ranking of a key whose load is below its bound by `bounds`, or
+    the first of all if none is. `loads` has at least one name.
+
+    With a `spread` of 1.25 a bound is a quarter above the name's part of all requests, rounded up.
+    """
     most = bounds(loads, rates, spread)
     ranked = ranking(key, loads)
     return next((name for name in ranked if loads[name] < most[name]), ranked[0])

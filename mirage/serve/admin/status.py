@@ -71,7 +71,8 @@ class TenantsView:
         }
 
     def told(self, url: str, revision: int) -> TenantsTold:
-        """All tenants, with facts about the server at `url`."""
+        """All tenants, with facts about the server at `url` and the present `revision` of
+        operators' wishes."""
         server = DeviceStatus(
             pid=os.getpid(),
             url=url,

@@ -1,5 +1,5 @@
-"""Controller of a cluster: claims an epoch (the number of its term), keeps all devices served, and
-places lost models.
+"""Controller of a cluster: claims an epoch (the number of its term), has a server run for each
+device and a router on each machine, and places models, those of lost devices anew.
 
 Each new controller claims a greater epoch, and servers refuse orders of smaller ones.
 """
