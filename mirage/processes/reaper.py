@@ -19,6 +19,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -33,12 +34,17 @@ LOOK_S = 0.5
 """Seconds between two checks during a lease whether the folder and a process group are left."""
 LET_GO_S = 2.0
 """Seconds to wait until the kernel releases the lock of a process that has just died."""
+STOP_S = 0.2
+"""Most seconds to wait until processes have stopped."""
 DEAD = "ZX"
 """States of /proc/PID/stat: a zombie, or dying."""
+STANDING = f"T{DEAD}"
+"""States in which a process makes nothing more: stopped, or dead."""
 SHARED = Path("/dev/shm")
-SEMAPHORE = "sem."
-NAMED = "sem.mp-"
-"""Prefix of multiprocessing's semaphores in /dev/shm; memory maps show them under older names."""
+SEMAPHORE = re.compile(r"sem\.(mp-.+|[A-Za-z0-9]{6})")
+"""Names of multiprocessing's semaphores in /dev/shm. The C library makes a semaphore under a name
+of six random characters, which memory maps go on to show, and then gives it its own.
+"""
 
 
 def kill_members(group: int, made: dict[str, int]) -> int:
@@ -46,14 +52,16 @@ def kill_members(group: int, made: dict[str, int]) -> int:
 
     Multiprocessing's resource trackers are spared, and continued if they are stopped: once the
     other members are dead, they remove the semaphores that those left in /dev/shm, and end. A
-    tracker hears of a semaphore only after it was made. So the members are stopped first, and the
-    semaphores that they have mapped are added to `made`, for `remove_semaphores`. Raises
-    `OSError` if this process may open no more files to look for members; no process is killed then.
+    tracker hears of a semaphore only after it was made. So the members are stopped first, and once
+    they stand the semaphores that they have mapped, or are making, are added to `made`, for
+    `remove_semaphores`. Raises `OSError` if this process may open no more files to look for
+    members; no process is killed then.
     """
     members = {pid: _is_tracker(pid) for pid in members_of(group)}
     killed = [pid for pid, spared in members.items() if not spared]
     _signal(killed, signal.SIGSTOP)
     with contextlib.suppress(OSError):
+        _wait_stopped(killed)
         made |= _semaphores(killed)
     _signal(killed, signal.SIGKILL)
     _signal(members.keys() - killed, signal.SIGCONT)
@@ -64,6 +72,18 @@ def _signal(pids: Iterable[int], number: int) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
+
+
+def _wait_stopped(pids: Iterable[int]) -> None:
+    """Wait until these processes have stopped or ended, up to `STOP_S` seconds. A process that is
+    in a system call, such as that which makes a semaphore, stops at its end.
+    """
+    until = time.monotonic() + STOP_S
+    moving = set(pids)
+    while moving := {pid for pid in moving if _state(pid) not in STANDING}:
+        if time.monotonic() >= until:
+            break
+        time.sleep(0.001)
 
 
 def kill_all(group: int) -> int:
@@ -94,10 +114,21 @@ def members_of(group: int) -> Iterator[int]:
     """
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            # After the name, which may hold anything: state, parent, process group.
-            fields = _read(entry / "stat").rpartition(")")[2].split()
+            fields = _fields(entry)
             if len(fields) > 2 and fields[0] not in DEAD and int(fields[2]) == group:
                 yield int(entry.name)
+
+
+def _fields(process: Path) -> list[str]:
+    """Fields of a process in /proc after its name, which may hold anything: state, parent, process
+    group. Empty if it has ended.
+    """
+    return _read(process / "stat").rpartition(")")[2].split()
+
+
+def _state(pid: int) -> str:
+    """State of a process in one letter; that of a dead one if it has ended."""
+    return next(iter(_fields(Path(f"/proc/{pid}"))), DEAD[0])
 
 
 def _is_tracker(pid: int) -> bool:
@@ -112,15 +143,21 @@ def _read(path: Path) -> str:
     try:
         return path.read_text(errors="replace")
     except OSError as error:
-        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-            raise
+        _check_may_open(error)
         return ""
 
 
-def semaphores_of(group: int) -> dict[str, int]:
-    """Semaphores in /dev/shm that a process group has mapped: their inodes, by their names.
+def _check_may_open(error: OSError) -> None:
+    """Raise `error` if it says that this process may open no more files."""
+    if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+        raise error
 
-    Raises `OSError` if this process may open no more files to look for them.
+
+def semaphores_of(group: int) -> dict[str, int]:
+    """Semaphores in /dev/shm that a process group has mapped, or is making: their inodes, by their
+    names.
+
+    Raises `OSError` where this process may open no file to look for them.
     """
     return _semaphores(members_of(group))
 
@@ -133,7 +170,7 @@ def remove_semaphores(made: Mapping[str, int]) -> None:
     """
     if left := made.items() & _there().items():
         everybody = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
-        taken = _mapped(everybody)
+        taken = {inode for pid in everybody for inode in _mapped(pid)}
         for name, inode in left:
             if inode not in taken:
                 (SHARED / name).unlink(missing_ok=True)
@@ -143,20 +180,33 @@ def _semaphores(pids: Iterable[int]) -> dict[str, int]:
     there = _there()
     if not there:  # what a process has mapped takes long to read
         return {}
-    mapped = _mapped(pids)
-    return {name: inode for name, inode in there.items() if inode in mapped}
+    theirs = {inode for pid in pids for inode in chain(_mapped(pid), _opened(pid))}
+    return {name: inode for name, inode in there.items() if inode in theirs}
 
 
 def _there() -> dict[str, int]:
     """All semaphores of multiprocessing: their inodes, by their names."""
     entries = os.scandir(SHARED) if SHARED.exists() else ()
-    return {entry.name: entry.inode() for entry in entries if entry.name.startswith(NAMED)}
+    return {entry.name: entry.inode() for entry in entries if SEMAPHORE.fullmatch(entry.name)}
 
 
-def _mapped(pids: Iterable[int]) -> set[int]:
-    """Inodes of the semaphores that these processes have mapped."""
-    lines = (line for pid in pids for line in _read(Path(f"/proc/{pid}/maps")).splitlines())
-    return {int(line.split()[4]) for line in lines if f"{SHARED}/{SEMAPHORE}" in line}
+def _mapped(pid: int) -> Iterator[int]:
+    """Inodes of the semaphores that a process has mapped."""
+    for line in _read(Path(f"/proc/{pid}/maps")).splitlines():
+        if f"{SHARED}/sem." in line:
+            yield int(line.split()[4])
+
+
+def _opened(pid: int) -> Iterator[int]:
+    """Inodes of the files in /dev/shm that a process has open, as one that will be a semaphore."""
+    shared = SHARED.stat().st_dev
+    try:
+        for file in os.scandir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(FileNotFoundError):
+                if (found := file.stat()).st_dev == shared:
+                    yield found.st_ino
+    except OSError as error:
+        _check_may_open(error)
 
 
 class Watched(NamedTuple):

@@ -40,6 +40,16 @@ multiprocessing.get_context("spawn").Semaphore()
 """
 
 
+MAKES_MANY = """
+import _multiprocessing, itertools, os
+print("begins", flush=True)
+for number in itertools.count():
+    name = f"/mp-many{os.getpid()}-{number}"
+    made = _multiprocessing.SemLock(1, 1, 1, name, False)
+    _multiprocessing.sem_unlink(name)
+"""
+
+
 def untold(log: Path) -> Path:
     """Path of a semaphore that a program has made before any resource tracker heard of it."""
     until = time.monotonic() + LIMIT_S
@@ -87,6 +97,24 @@ def test_it_goes_with_an_engine_that_is_stopped(tmp_path: Path) -> None:
         return path
 
     assert not asyncio.run(stopped()).exists()
+
+
+def test_nor_is_one_that_the_c_library_was_making() -> None:
+    """A process is killed while it makes a semaphore, which has another name at first."""
+    before = set(FOLDER.iterdir())
+    for _ in range(20):
+        words = [sys.executable, "-c", MAKES_MANY]
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True)
+        assert process.stdout is not None and process.stdout.readline() == b"begins\n"
+        made: dict[str, int] = {}
+        while reaper.kill_members(process.pid, made):
+            time.sleep(0.001)
+        process.wait(LIMIT_S)
+        process.stdout.close()
+        reaper.remove_semaphores(made)
+    new = set(FOLDER.glob("sem.??????")) - before
+    time.sleep(1.0)  # others make theirs
+    assert not [path for path in new if path.exists()]
 
 
 def test_the_next_server_removes_those_of_one_that_was_killed_with_all_its_processes(

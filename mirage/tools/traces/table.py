@@ -57,6 +57,7 @@ def plain(wanted: Mapping[str, Public], folder: Path) -> dict[str, Any]:
             "urls": one.urls,
             "bytes": one.bytes,
             "checksum": one.checksum,
+            "checked": one.checked,
             "licence": one.licence,
             "cite": one.cite,
             "file": folder / one.file,
