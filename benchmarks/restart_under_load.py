@@ -8,7 +8,9 @@ get streams without a pause, and the core is killed again. Seconds of a restart 
 server's own line, without the pause before it. Of the other tenants the program prints the requests
 that failed from the kill until the engine serves again, and median and P99 of the time per output
 token, of streams that lie wholly in that time and of those in the calm seconds before. The last
-lines have the medians over all rounds, beside the aims: no failed request, 1.5 times, 10 s.
+lines have, for warm and for cold starts, the failed requests of all rounds, and medians over the
+rounds, beside the aims: no failed request, a median time per output token of at most 1.5 times that
+of the calm seconds, and 10 s for a restart of the idle server.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ kind from nothing. When all tenants are ready
 The program prints the seconds until the server is ready; for both restarts, without the pause
 before the first, the parts that the server and the engine's log tell; and the bytes that the engine
 core that started last has read by system calls, beside the size of its checkpoint. The last lines
-compare medians with the aims: three tenants from nothing in 25 s, and a restart in 10 s and in a
-quarter of the time of a cold one.
+compare medians with the aims for warm starts: three tenants from nothing in 25 s, and a restart in
+10 s and in a quarter of the time of a cold one.
 """
 
 from __future__ import annotations

@@ -25,8 +25,10 @@ def meet(folder: Path, what: str, index: int, number: int) -> None:
 
 
 def measured(engine: Any, spec: dict[str, Any]) -> dict[str, Any]:
-    """Seconds of a step of engine 0 alone, if this is engine 0, and of this engine while all
-    decode; both with the times of `Spans`.
+    """Median and P99 of the seconds of this engine's steps while all engines decode (``at once``)
+    and, if it is engine 0, while it alone decodes (``alone``).
+
+    Both entries have the times of `Spans.counted` as well.
     """
     folder, index, number = Path(spec["folder"]), spec["index"], spec["number"]
     decoding, spans = Decoding(engine), Spans(engine.engine_core.engine_core)

@@ -101,7 +101,8 @@ class ReaperClient:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close the pipe, with no lease, and wait until the reaper has done its work and ended."""
+        """Set the lease to 0 and close the pipe, so that the reaper immediately kills the process
+        groups that are left, and removes the folders. Return once it has ended."""
         with self._lock:
             self._closing.set()
             _tell(self._process, "@0")

@@ -98,7 +98,8 @@ class Member:
     They are on peers only, at most the tenant's share, and are not copied when they go. They may be
     needed for long: a request that has one is told when it is RECALLED, and has to leave."""
     locks: bool = False
-    """True for an engine that locks host memory for its device, and wants a connection for that."""
+    """True for an engine that page-locks host memory for its device, and wants a connection for
+    that."""
 
 
 class Pool(Protocol):
@@ -148,8 +149,8 @@ class Pool(Protocol):
         host memory in a region."""
 
     def locks(self) -> int | None:
-        """Return the descriptor of a connection for locking slabs of host memory; the caller owns
-        it.
+        """Return the descriptor of a connection for page-locking slabs of host memory; the caller
+        owns it.
 
         It takes the messages of `mirage.tiers.lending.messages`. None if there is no such
         connection, or it was returned already.

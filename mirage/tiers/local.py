@@ -102,7 +102,8 @@ class LocalPool:
         return self._shared.acting.regions.lenders
 
     def locks(self) -> None:
-        """Return None: each place that is copied from or to is locked by itself."""
+        """Return None: without such a connection an engine page-locks each place separately, while
+        it copies from or to it."""
 
     def bytes_per_s(self, medium: Medium) -> float | None:
         return self._shared.acting.regions.bytes_per_s(medium)

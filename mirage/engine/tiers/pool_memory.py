@@ -6,8 +6,8 @@ grow, and holes are punched in it. A slab counts as in use as a whole. It stays 
 pool announces that it will punch there, and the pool waits for the answer (`mirage.tiers.locks`).
 
 A place in a slab that may not be locked, because the pool wants its memory back or does not answer,
-is locked alone while it is copied from or to. A request or a reservation holds the place, so no
-hole is punched meanwhile; the place is unlocked before the request or reservation ends.
+is page-locked alone while it is copied from or to. A request or a reservation holds the place, so
+no hole is punched meanwhile; the place is unlocked before the request or reservation ends.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class PoolMemory:
         self._uses: Counter[int] = Counter()
         """Number of copies in progress from or to places outside of locked slabs, by address."""
         self._locked: set[int] = set()
-        """Addresses of places outside of locked slabs that are locked by themselves."""
+        """Addresses of places outside of locked slabs that are page-locked separately."""
         self._warned = False
 
     @property
@@ -75,7 +75,7 @@ class PoolMemory:
         return lent + [medium for medium in Medium if self._has(medium)]
 
     def use(self, place: BlockPlace) -> int:
-        """Return the address of a place, locked until `let_go` was called as often as this.
+        """Return the address of a place, page-locked until `let_go` was called as often as this.
 
         Raise `KeyError` for a medium without a region, or a place outside of it.
         """
@@ -148,7 +148,7 @@ class PoolMemory:
         self._mapped[medium] = (ctypes.addressof(view), region.nbytes)
 
     def _lock(self, address: int, nbytes: int) -> None:
-        """Lock memory of a place. A copy works without it as well, only slower."""
+        """Page-lock memory of a place. A copy works without it as well, only slower."""
         try:
             self._driver.pin(address, nbytes)
             self._locked.add(address)

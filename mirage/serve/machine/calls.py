@@ -64,7 +64,7 @@ class DeviceCalls:
         return await self._told("POST", path, WeightsComing)
 
     async def past(self, since: int) -> PastTold:
-        """Page of requests that have ended, after number `since`."""
+        """Page of clients' requests that have ended, after number `since`."""
         return await self._told("GET", f"/requests?since={since}", PastTold, timeout_s=LOOK_S)
 
     async def act(self, tenant: str, act: OperatorAct, drain_s: float | None = None) -> ActTaken:

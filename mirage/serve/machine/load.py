@@ -38,7 +38,7 @@ class LoadHistory:
         self._window_s, self._count = window_s, windows
 
     def add(self, requests: Iterable[SeenRequest]) -> None:
-        """Add requests that have ended."""
+        """Add requests of clients that have ended."""
         self._seen += requests
 
     def windows(

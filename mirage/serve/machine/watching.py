@@ -55,8 +55,8 @@ class WatchedDevice:
         return self.served.standing is DeviceStanding.LOST or self.away_s >= away_s
 
     async def look(self, now: float) -> list[SeenRequest]:
-        """Ask the device's server again; returns the requests that have ended since the last
-        answer.
+        """Ask the device's server again; returns the clients' requests that have ended since the
+        last answer.
         """
         self._now = now
         if self.served.standing is not DeviceStanding.THERE:
@@ -114,7 +114,8 @@ class MachineWatch:
             self._devices[name] = WatchedDevice(self._served[name], time.monotonic())
 
     async def look(self) -> None:
-        """Look at all devices, and note the requests that have ended."""
+        """Ask the servers of all devices again, and add clients' requests that have ended since
+        the last answers to the history."""
         self._adds()
         now = time.monotonic()
         for ended in await asyncio.gather(*(one.look(now) for one in self._devices.values())):
