@@ -32,6 +32,7 @@ from mirage.serve.access.ring import digest
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.slow,
+    pytest.mark.one_of("clusters"),
     pytest.mark.skipif(find_spec("ray") is None, reason="the extra cluster is not installed"),
 ]
 

@@ -31,6 +31,7 @@ from mirage.machines.ray.node import NodeFolder, derived
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.slow,
+    pytest.mark.one_of("networks"),
     pytest.mark.skipif(find_spec("ray") is None, reason="the extra cluster is not installed"),
 ]
 

@@ -20,7 +20,7 @@ from mirage.machines.epoch import claimed_epoch, this_claimant
 from mirage.machines.seam import DeviceCall, StaleEpoch
 from mirage.machines.tether_messages import TetherTold
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.one_of("clusters")]
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from weight_machines import same
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.slow,
+    pytest.mark.one_of("clusters"),
     pytest.mark.skipif(find_spec("ray") is None, reason="the extra cluster is not installed"),
 ]
 
