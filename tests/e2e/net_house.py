@@ -229,8 +229,9 @@ class RunningThere:
         )
         self.lines: list[str] = []
         assert self._entering.stdout is not None
-        self._reading = iter(self._entering.stdout.readline, "")
-        threading.Thread(target=lambda: self.lines.extend(self._reading), daemon=True).start()
+        reading = iter(self._entering.stdout.readline, "")
+        self._reader = threading.Thread(target=lambda: self.lines.extend(reading), daemon=True)
+        self._reader.start()
 
     @property
     def text(self) -> str:
@@ -260,8 +261,10 @@ class RunningThere:
         return self._entering.wait()
 
     def ended(self, timeout_s: float) -> int:
-        """Wait for a command that ends by itself, and return its exit code."""
-        return self._entering.wait(timeout_s)
+        """Wait for a command that ends by itself, and for all its output; return its exit code."""
+        code = self._entering.wait(timeout_s)
+        self._reader.join(timeout_s)
+        return code
 
 
 class NetHouse:
