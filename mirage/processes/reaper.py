@@ -198,13 +198,14 @@ def _mapped(pid: int) -> Iterator[int]:
 
 
 def _opened(pid: int) -> Iterator[int]:
-    """Inodes of the files in /dev/shm that a process has open, as one that will be a semaphore."""
-    shared = SHARED.stat().st_dev
+    """Inodes of the files of semaphores that a process has open, as while it makes one. No other
+    file is touched, because it may lie on a network that hangs.
+    """
     try:
         for file in os.scandir(f"/proc/{pid}/fd"):
             with contextlib.suppress(FileNotFoundError):
-                if (found := file.stat()).st_dev == shared:
-                    yield found.st_ino
+                if os.readlink(file.path).startswith(f"{SHARED}/sem."):
+                    yield file.stat().st_ino
     except OSError as error:
         _check_may_open(error)
 
