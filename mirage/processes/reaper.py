@@ -202,9 +202,9 @@ def _opened(pid: int) -> Iterator[int]:
     file is touched, because it may lie on a network that hangs.
     """
     try:
-        for file in os.scandir(f"/proc/{pid}/fd"):
+        for file in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(FileNotFoundError):
-                if os.readlink(file.path).startswith(f"{SHARED}/sem."):
+                if str(file.readlink()).startswith(f"{SHARED}/sem."):
                     yield file.stat().st_ino
     except OSError as error:
         _check_may_open(error)
