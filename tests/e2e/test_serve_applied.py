@@ -268,6 +268,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_a_writer_that_is_killed_leaves_the_old_state_or_the_new(tmp_path: Path) -> None:
     rng, state = Random(1), tmp_path / "state.json"
     for _ in range(15):

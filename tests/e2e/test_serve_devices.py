@@ -445,6 +445,7 @@ def test_what_cannot_be_served_ends_it_with_one_line(tmp_path: Path, short: Path
     assert not list(short.iterdir())
 
 
+@pytest.mark.slow
 def test_the_process_above_speaks_for_all(tmp_path: Path, short: Path) -> None:
     """The process above the device servers tells systemd the state of all devices, and prints their
     log lines with their names.

@@ -80,6 +80,7 @@ def means(folder: Path) -> dict[str, dict[str, float]]:
     }
 
 
+@pytest.mark.slow
 def test_hits_by_tier_bytes_and_time_saved_are_told(done: tuple[Path, str]) -> None:
     folder, out = done
     found = means(folder / "one")

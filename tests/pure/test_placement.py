@@ -314,6 +314,7 @@ for seed in range(12):
 
 @examples(400)
 @given(st.integers(0, 2**32))
+@pytest.mark.slow
 def test_a_constant_load_comes_to_rest_and_noise_moves_nothing_then(seed: int) -> None:
     random = Random(seed)
     facts = some_facts(random)

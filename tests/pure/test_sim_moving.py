@@ -105,6 +105,7 @@ CROWDED: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 def test_a_model_moves_from_a_device_that_is_too_busy_and_no_request_is_lost() -> None:
     stays, kept = ran(moving_setup(None, **CROWDED))
     moves, seen = ran(moving_setup(**CROWDED))

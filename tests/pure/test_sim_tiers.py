@@ -252,6 +252,7 @@ def endless(made: Setup) -> Setup:
 
 @examples(25)
 @given(rows=ROWS)
+@pytest.mark.slow
 def test_an_endless_tier_over_an_endless_link_only_helps(tmp_path_factory, rows) -> None:
     """Chats run one request at a time, without a cache, with a prefix cache, and with an endless
     tier: each run is no slower than the one before.

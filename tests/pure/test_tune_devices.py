@@ -72,6 +72,7 @@ def test_windows_of_a_trace_lie_over_its_whole_length(tmp_path: Path) -> None:
 # -- a whole count ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_count_is_enough_and_the_same_again() -> None:
     (window, before, *_) = windows(experiment(), Path(), 0, 20.0)
     job = CountJob(window, before, Path(), "h100", LOOSE)
