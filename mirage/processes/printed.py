@@ -13,7 +13,8 @@ from mirage.processes.exits import FAILED
 
 
 class PrintedFile(io.FileIO):
-    """Standard output. After a write has failed, all later ones are discarded without an error."""
+    """Standard output. The first write that fails raises an error; all later ones are discarded
+    without one."""
 
     _failed = False
 

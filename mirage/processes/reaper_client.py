@@ -28,7 +28,7 @@ class ReaperClient:
     """Client of the reaper of a run's folders: it starts the reaper, which acts when this process
     dies.
 
-    A thread replaces a reaper that dies or is stopped.
+    A thread kills a reaper that a signal has stopped (SIGSTOP), and replaces one that has died.
     """
 
     def __init__(self, *folders: Path, ready_file: Path | None = None) -> None:

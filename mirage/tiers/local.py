@@ -102,8 +102,8 @@ class LocalPool:
         return self._shared.acting.regions.lenders
 
     def locks(self) -> None:
-        """Return None: without such a connection an engine page-locks each place separately, while
-        it copies from or to it."""
+        """Return None: this pool has no connection for page-locking slabs of host memory. So an
+        engine page-locks each place separately, while it copies from or to it."""
 
     def bytes_per_s(self, medium: Medium) -> float | None:
         return self._shared.acting.regions.bytes_per_s(medium)

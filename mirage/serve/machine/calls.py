@@ -116,9 +116,10 @@ class DeviceCalls:
     async def answer(
         self, method: str, path: str, body: bytes = b"", timeout_s: float = ANSWER_S
     ) -> web.Response:
-        """Return the device server's answer to a request with this `body`, unchanged and whatever
-        its status. Raises `DeviceAway` if the server cannot be reached or does not answer within
-        `timeout_s` seconds.
+        """Return status, body and content type of the device server's answer to a request with
+        this `body`; other headers, such as ``ETag``, are left out. An error status raises nothing.
+        Raises `DeviceAway` if the server cannot be reached or does not answer within `timeout_s`
+        seconds.
         """
         limit = aiohttp.ClientTimeout(timeout_s)
         try:
