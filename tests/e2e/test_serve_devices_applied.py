@@ -275,6 +275,8 @@ def test_two_operators_at_once(first: Applied) -> None:
     stale = {"If-Match": f'"{revisions[0]}"'}
     assert first.machine.operator.ask("PUT", "/config", wanted[0], **stale)[0] == 412
     assert first.machine.operator.ask("POST", "/tenants/a/sleep", None, **stale)[0] == 412
+    tags = {first.machine.operator.ask("GET", f"/tenants{one}")[2]["ETag"] for one in ("", "/a")}
+    assert tags == {f'"{revisions[-1]}"'}
 
 
 def test_sighup_applies_the_file(first: Applied) -> None:

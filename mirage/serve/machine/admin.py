@@ -168,9 +168,13 @@ class MachineAdmin:
     # -- of some ------------------------------------------------------------------------
 
     async def _one(self, request: web.Request) -> web.Response:
-        """Answer with a tenant's status on the named device, else on the first that serves it."""
+        """Answer with a tenant's status on the named device, else on the first that serves it, and
+        with the revision of this server, by which acts are compared.
+        """
         device = (await self._serving(request))[0]
-        return await self._asked(device, "GET", request.raw_path)
+        answer = await self._asked(device, "GET", request.raw_path)
+        answer.headers["ETag"] = self._revision.tag
+        return answer
 
     async def _act(self, request: web.Request) -> web.Response:
         """Carry out an act on the named device, else on all devices that serve the tenant, one by
