@@ -192,7 +192,8 @@ def changed(setup: Setup, **update: object) -> Setup:
 
 
 def report(title: str, setup: Setup, seeds: Sequence[int], percent: float) -> None:
-    """Print the table of one setup."""
+    """Print the table of one setup, over runs with `seeds`; the times by cause are means of the
+    `percent` per cent of each run's requests that wait longest for their first tokens."""
     print(f"\n| {title} | tokens/s | TTFT P99, s | cut, % | slowest {percent:g} %, s | ", end="")
     print(" | ".join(Part), "|\n|---|" + "---:|" * (4 + len(Part)))
     static: list[float] = []

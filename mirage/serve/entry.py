@@ -48,8 +48,8 @@ class RequestEntry(Protocol):
         """
 
     async def hear(self, keys: AccessTable) -> None:
-        """From now on send routers that connect the table of tenants and `keys`, and answer their
-        questions. Raises `OSError` if the routers' socket cannot be opened."""
+        """From now on send the table of tenants and `keys` to each router that connects, and answer
+        routers' questions. Raises `OSError` if the routers' socket cannot be opened."""
 
     async def keep(self) -> None:
         """Answer routers. An entry that has started a router itself also starts it again whenever

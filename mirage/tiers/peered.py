@@ -156,18 +156,20 @@ class Peered:
         self._shrink()
 
     def returned(self, offset: int) -> None:
-        """Note that a holder has released the memory of a `ReturnOrder`."""
+        """Note that the process that lends a peer's memory has released that of a `ReturnOrder`,
+        which begins at `offset`."""
         self.offsets.returned(offset)
 
     def lost(self, device: str) -> None:
-        """Note that a holder has ended: blocks that requests need stay until they leave, others are
-        gone."""
+        """Note that the process that lends the memory of the peer `device` has ended: blocks that
+        requests need stay until they leave, others are gone."""
         self._backing.lost.add(device)
         self.offsets.lost(device)
         self._shrink()
 
     def failed(self, offset: int) -> None:
-        """Note that a holder could not make the memory of a `LendOrder`."""
+        """Note that the process that lends a peer's memory could not make that of a `LendOrder`,
+        which was to begin at `offset`."""
         self.offsets.failed(offset)
         self._shrink()
 

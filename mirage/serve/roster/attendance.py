@@ -322,8 +322,8 @@ class Attendance:
         self.settle()
 
     def wake_s(self, name: str) -> float:
-        """Seconds that a tenant's last wake took, or is predicted to take; 0 for an unknown
-        tenant.
+        """Seconds that the tenant's next wake is expected to take: as long as its last one, or a
+        prediction while none was measured; 0 for an unknown tenant.
         """
         member = self.roster.members.get(name)
         return 0.0 if member is None else member.times.wake_s

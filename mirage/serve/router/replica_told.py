@@ -11,7 +11,8 @@ from mirage.serve.router.sight import RequestSight
 
 
 class ReplicaTold:
-    """Answers at replicas' addresses that the router gives itself."""
+    """Router's own answers to requests at replicas' addresses, which are not passed on to an
+    engine: health and metrics."""
 
     def __init__(self, sight: RequestSight, engines: EngineMetrics, closing: Closing) -> None:
         self._sight, self._engines, self._closing = sight, engines, closing

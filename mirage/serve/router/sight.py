@@ -1,4 +1,6 @@
-"""Parts of the server that a request may see: replicas of a model, and reasons of states."""
+"""Access of a request to parts of the server, by its key, origin and address: the replicas that it
+may use, and the reasons of states, if its client may be told them.
+"""
 
 from __future__ import annotations
 

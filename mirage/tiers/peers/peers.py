@@ -130,8 +130,8 @@ class Peers:
         self._settle(loan)
 
     def ended(self, holder: str) -> None:
-        """Note that all processes of a holder have surely ended: its leases are free, and it is not
-        called back."""
+        """Note that all processes of a holder have surely ended: its leases are freed, and none of
+        its callbacks is called any more, not even for a revocation that has begun."""
         self._callbacks.pop(holder, None)
         self._due = deque(due for due in self._due if due[0] != holder)
         for device in self._devices.values():

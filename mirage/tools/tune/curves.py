@@ -23,8 +23,8 @@ class Curve:
 
 
 def curve(subject: Subject, hardware: Hardware) -> Curve:
-    """Curve over batches of requests with the subject's context, up to the most that its engine
-    runs: at least 2, and at most `LARGEST_BATCH`.
+    """Curve over batches of requests with the subject's context, from one request to the most that
+    its engine runs; a most below 2 counts as 2, and one above `LARGEST_BATCH` as that.
     """
     most = max(2, min(LARGEST_BATCH, subject.most_requests))
     batches = sorted({1, most, *(2**power for power in range(1, 9) if 2**power < most)})
