@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,6 +51,7 @@ def test_it_is_named_and_blames_no_request(tmp_path: Path, small: Path) -> None:
         body = {"model": "a", "prompt": "pids"}
         core = served.request("POST", "/v1/completions", body)[1]["core"]
         small.write_text(str(core))
+        time.sleep(3.0)  # the server looks for it there once a second
         status, answer = served.request("POST", "/v1/completions", body | {"prompt": "eat"})
         assert status == 502
         words = "its engine core was killed by the kernel's OOM killer (SIGKILL): memory ran out"

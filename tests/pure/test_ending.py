@@ -78,23 +78,74 @@ def test_every_signal_is_evidence_or_comes_from_outside() -> None:
         assert outside == (number in FROM_OUTSIDE)
 
 
+class KernelFiles:
+    """Folder that stands for /proc, and control groups below another one."""
+
+    def __init__(self, folder: Path, version: int) -> None:
+        self.proc, self.groups = folder / "proc", folder / "groups"
+        self.version = version
+        kind, options = ("cgroup2", "rw") if version == 2 else ("cgroup", "rw,memory")
+        mount = f"30 20 0:26 / {self.groups} rw shared:9 - {kind} cgroup {options}\n"
+        self._write(self.proc / "self" / "mountinfo", mount)
+        self.kills(0)
+
+    def _write(self, path: Path, text: str) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def kills(self, machine: int, **groups: int) -> None:
+        """Kills on the machine, and in control groups by their names."""
+        self._write(self.proc / "vmstat", f"nr_free_pages 7\noom_kill {machine}\nnr_dirty 1\n")
+        name = "memory.events" if self.version == 2 else "memory.oom_control"
+        for group, count in groups.items():
+            self._write(self.groups / group / name, f"oom 9\noom_kill {count}\n")
+
+    def moves(self, pid: int, group: str) -> None:
+        line = f"0::/{group}" if self.version == 2 else f"0::/\n4:memory:/{group}"
+        self._write(self.proc / str(pid) / "cgroup", f"{line}\n")
+
+
 def test_kills_of_the_last_two_looks_are_counted(tmp_path: Path) -> None:
-    file = tmp_path / "vmstat"
-
-    def killed(count: int) -> None:
-        file.write_text(f"nr_free_pages 7\noom_kill {count}\nnr_dirty 1\n")
-
-    killed(3)
-    kills = OomKills(file)
+    kernel = KernelFiles(tmp_path, 2)
+    kernel.kills(3)
+    kills = OomKills(kernel.proc)
     assert kills.lately() == 0
-    killed(4)
+    kernel.kills(4)
     kills.look()  # it came between the kill and the news of it
     assert kills.lately() == 1
     kills.look()
     assert kills.lately() == 0
-    file.unlink()
+    (kernel.proc / "vmstat").unlink()
     assert kills.lately() == 0
     assert OomKills(tmp_path / "none").lately() == 0
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_kills_in_other_control_groups_are_not_counted(tmp_path: Path, version: int) -> None:
+    kernel = KernelFiles(tmp_path, version)
+    kernel.kills(3, a=1, b=1)
+    kernel.moves(7, "a")
+    kills = OomKills(kernel.proc)
+    kills.follow(7)
+    kernel.kills(4, a=1, b=2)
+    assert kills.lately() == 0, "another one's"
+    kernel.kills(5, a=2, b=2)
+    assert kills.lately() == 1
+    kernel.moves(7, "b")
+    kills.look()
+    kills.look()
+    kernel.kills(6, a=2, b=3)
+    assert kills.lately() == 1, "where it is now"
+
+
+def test_the_machine_s_kills_count_where_a_group_does_not_tell(tmp_path: Path) -> None:
+    kernel = KernelFiles(tmp_path, 2)
+    kernel.moves(7, "untold")
+    kills = OomKills(kernel.proc)
+    kills.follow(7)
+    kills.follow(8)  # it has ended
+    kernel.kills(1)
+    assert kills.lately() == 1
 
 
 @pytest.mark.parametrize(

@@ -164,8 +164,8 @@ def test_an_error_names_the_limit_that_it_may_have_met(monkeypatch: pytest.Monke
     group = HostMemory(GIB, "the control group's /c/memory.max allows")
     monkeypatch.setattr(host_limits, "host_memory", lambda: group)
     assert host_limits.with_causes("it failed", 2) == (
-        "the kernel's OOM killer ended 2 processes meanwhile (the control group's /c/memory.max "
-        "allows 1.0 GiB), so it failed"
+        "it failed (the kernel's OOM killer ended 2 processes meanwhile: the control group's "
+        "/c/memory.max allows 1.0 GiB)"
     )
     monkeypatch.setattr(host_limits, "address_bytes", lambda: 2 * GIB)
     words = host_limits.with_causes("no thread")

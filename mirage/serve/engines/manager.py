@@ -190,6 +190,7 @@ class EngineManager:
         order = self._command.order()  # before it reads a file
 
         def began(group: int) -> None:
+            self._run.oom.follow(group)
             self._reaper.began(group)
             self._book.began(self._name, group, order, self._engine.log)
 
@@ -286,6 +287,7 @@ class EngineManager:
     def came(self, pid: int) -> None:
         """Note that the engine has loaded its model and said hello from process `pid`."""
         self._engine.has_core(pid)
+        self._run.oom.follow(pid)
         self._book.came(self._name, pid)
 
     def joined(self) -> None:

@@ -75,8 +75,8 @@ def with_causes(error: str, oom_kills: int = 0) -> str:
     if oom_kills:
         memory = host_memory()
         return (
-            f"the kernel's OOM killer ended {oom_kills} processes meanwhile "
-            f"({memory.whose} {size(memory.bytes)}), so {error}"
+            f"{error} (the kernel's OOM killer ended {oom_kills} processes meanwhile: "
+            f"{memory.whose} {size(memory.bytes)})"
         )
     most = address_bytes()
     return error if most is None else f"{error} (ulimit -v allows {size(most)} of addresses)"
