@@ -94,11 +94,11 @@ claims: $(STAMP) ## The paper's claims and our bands over ten seeds, into docs/c
 	$(BIN)/python -m benchmarks.claims
 
 # The engine layer waits for processes to start some of its time: the others run beside it. Servers
-# of light engines wait most of theirs: six processes of tests keep two cores busy.
+# of light engines wait most of theirs: four processes of tests keep two cores busy.
 test: export WHICH := test
 test: $(STAMP) ## Lint, types and all test layers, but for what is marked slow or rare
 	$(MAKE) -k -j2 -O engine lint types pure lab vmm
-	$(MAKE) e2e AT_ONCE=6
+	$(MAKE) e2e AT_ONCE=4
 
 slow: export WHICH := slow
 slow: $(STAMP) ## The slow rest of all layers: real servers, a pretrained model, more families; CI runs it too

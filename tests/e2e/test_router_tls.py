@@ -202,6 +202,7 @@ def test_a_connection_is_counted_once(tmp_path: Path) -> None:
     run(tmp_path, scenario, connections=1)
 
 
+@pytest.mark.slow
 def test_heads_and_bodies_have_their_times(tmp_path: Path) -> None:
     async def scenario(site: Site, certified: Certified) -> None:
         head = await refused(await secured(site, certified.client, GET[:-2] + b"X-More: "))

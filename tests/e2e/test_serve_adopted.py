@@ -267,6 +267,7 @@ def test_stop_ends_a_server_that_runs_in_order(tmp_path: Path, short: Path) -> N
     assert not list(short.iterdir())
 
 
+@pytest.mark.slow
 def test_a_supervisor_may_be_killed_at_any_moment(tmp_path: Path, short: Path) -> None:
     """Supervisors are killed at random moments, one after the other. Each next one adopts what is
     left, and no engine runs twice in the end.

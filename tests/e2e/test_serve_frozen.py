@@ -270,6 +270,7 @@ def lost(served: Served) -> float:
     return float(line.split()[-1])
 
 
+@pytest.mark.slow
 def test_a_request_that_neither_has_is_answered_and_the_second_ends_the_engine(
     tmp_path: Path,
 ) -> None:

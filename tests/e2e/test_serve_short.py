@@ -51,6 +51,7 @@ def no_more_files(served: Served) -> Iterator[None]:
             there.close()
 
 
+@pytest.mark.slow
 def test_nobody_is_accused_meanwhile(tmp_path: Path) -> None:
     with serving(write_config(tmp_path, "a", "b", hang_s=HANG_S)) as served:
         served.drain()

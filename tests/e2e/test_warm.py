@@ -43,6 +43,7 @@ def begin(folder: Path, program: str, *words: str) -> Begun:
     )
 
 
+@pytest.mark.slow
 def test_what_this_process_has_imported_it_has_not(tmp_path: Path) -> None:
     """The test's process has imported vLLM and pytest. The program runs as a fork of another
     process, which has imported vLLM only, so it has no pytest. This test must run first, before

@@ -213,6 +213,7 @@ def test_verify_finds_what_is_wrong_and_that_alone_comes_again(
     assert same(Path(done.stdout.strip()), model)
 
 
+@pytest.mark.slow
 def test_a_file_that_is_cut_short_at_its_source_is_not_taken_for_whole(
     new: New, origin: Machine
 ) -> None:
@@ -386,6 +387,7 @@ def answering(url: str, path: str, wait_s: float) -> socket.socket | None:
     return connection
 
 
+@pytest.mark.slow
 def test_a_machine_sends_to_one_at_a_time_and_who_takes_nothing_loses_its_turn(
     new: New, tmp_path: Path
 ) -> None:

@@ -80,6 +80,7 @@ def test_so_are_those_of_compiled_steps() -> None:
     assert alike.details["compiled"] and not alike.details["eager"]
 
 
+@pytest.mark.slow
 def test_layers_on_a_gpu_are_copied_in_chunks_and_compute_the_same_circuit() -> None:
     host, gpu = (small.config(dry, way=EAGERLY) for dry in (True, False))
     assert gpu.device.memory == 2 << 30

@@ -108,6 +108,7 @@ def test_what_is_scheduled_and_not_computed_is_not_copied(
     assert facts["again"] < facts["first"]
 
 
+@pytest.mark.slow
 def test_what_a_preempted_request_was_to_compute_is_not_believed(tmp_path: Path) -> None:
     facts = json.loads(must(spawn("tier_priority.py", tmp_path)).splitlines()[-1])
     assert facts["preemptions"] > 0 and facts["patient"] and facts["urgent"]

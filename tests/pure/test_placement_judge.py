@@ -136,6 +136,7 @@ def test_proposals_look_at_all_windows() -> None:
 
 @examples(1000)
 @given(st.integers(0, 2**32))
+@pytest.mark.slow
 def test_any_proposal_is_within_memory_and_best_fit_places_all_awake(seed: int) -> None:
     pressures = Pressures(some_facts(Random(seed)))
     facts = pressures.facts

@@ -314,6 +314,7 @@ def test_names_are_escaped(three):
     assert "<script" not in page and "&lt;script&gt;" in page
 
 
+@pytest.mark.slow
 def test_verdicts_on_the_page(three, page):
     assert "the same under every policy" in page
     one = html.render(report.build(SETTING, [run()]), [run()])
@@ -425,6 +426,7 @@ def test_a_run_that_was_broken_off_is_not_asked_whether_it_has_enough():
     assert table.remarks(report.build(SETTING, runs)) == []
 
 
+@pytest.mark.slow
 def test_pictures_of_tiers_are_there_where_anything_was_found():
     without, some = tiered("mirage", 0), tiered("mirage-tiers", 10)
     titles = [f"<h2>{drawn.title}</h2>" for drawn in (pictures.prompts, pictures.below)]

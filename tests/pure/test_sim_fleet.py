@@ -276,6 +276,7 @@ def test_every_request_is_answered_or_lost_with_a_cause_and_memory_holds(
 
 @given(asked=fleets(), policy=POLICIES, turned=st.randoms(use_true_random=False))
 @examples(40)
+@pytest.mark.slow
 def test_a_seed_gives_one_result_in_whatever_order_devices_stand(
     asked: dict[str, Any], policy: str, turned: Any
 ) -> None:

@@ -153,6 +153,7 @@ def fleet_moving(asked: dict[str, Any]) -> Any:
     return moving_setup(**asked).experiment.moving
 
 
+@pytest.mark.slow
 def test_host_memory_keeps_a_second_copy_away() -> None:
     little = {**QUICK, "host_gib": 48}
     fleet, _ = ran(moving_setup(little, **CROWDED))
@@ -167,6 +168,7 @@ def test_what_cannot_move_is_refused(moving: dict[str, Any], rates: str) -> None
         moving_setup(moving, devices=["x"], tenants=tenants(a=1.0), placement={"a": ["x"]}, **more)
 
 
+@pytest.mark.slow
 def test_figures_tell_what_moved() -> None:
     arithmetic = {**QUICK, "judge": "arithmetic"}
     figures = run_fleet(moving_setup(arithmetic, **CROWDED), "mirage", 1)

@@ -252,6 +252,7 @@ def test_the_page_needs_nothing_from_outside(page):
     assert not {"script", "link", "img", "iframe"} & found.tags
 
 
+@pytest.mark.slow
 def test_the_page_is_the_same_for_the_same_result(page):
     assert html.render(report.build(setup(), SEEDS, all_runs())) == page
 
@@ -291,6 +292,7 @@ def test_a_page_of_runs_in_which_nothing_finished():
     assert table.verdicts(built) == []
 
 
+@pytest.mark.slow
 def test_many_policies_are_drawn_side_by_side_in_several_rows():
     names = ["mirage", "lru", "swap", "uncapped"]
     runs = [run(name, 0) for name in ["static", "pooled", *names]]
