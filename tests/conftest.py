@@ -4,6 +4,7 @@ command runs it.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from datetime import UTC, datetime
@@ -62,6 +63,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=out)
         gone = set(out)
         items[:] = [item for item in items if item not in gone]
+
+
+def pytest_collection_finish() -> None:
+    """Leave all that was imported out of later garbage collections, which take seconds else."""
+    gc.collect()
+    gc.freeze()
 
 
 def _check_layer(item: pytest.Item) -> None:

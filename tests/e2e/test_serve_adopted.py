@@ -147,6 +147,7 @@ def test_an_adopted_engine_that_ends_is_started_again(tmp_path: Path, short: Pat
 
 
 @pytest.mark.parametrize("victim", ["core", "server"])
+@pytest.mark.slow
 def test_an_engine_that_ended_meanwhile_is_started_anew(
     tmp_path: Path, short: Path, victim: str
 ) -> None:

@@ -80,6 +80,7 @@ def test_one_that_is_continued_in_time_goes_on(tmp_path: Path) -> None:
         assert not [line for line in served.log if "hangs" in line]
 
 
+@pytest.mark.slow
 def test_after_a_pause_of_everything_nobody_hangs(tmp_path: Path) -> None:
     """All processes pause, as when a container is paused, and the server goes on a second before
     its engines. No engine counts as hung.

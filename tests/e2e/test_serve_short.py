@@ -64,6 +64,7 @@ def test_nobody_is_accused_meanwhile(tmp_path: Path) -> None:
 
 @pytest.mark.drawn("number")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.slow
 def test_an_engine_that_ends_or_hangs_meanwhile_is_ended_and_comes_back(
     tmp_path: Path, number: int
 ) -> None:

@@ -29,7 +29,7 @@ def _burst(models: Path, mode: str) -> dict[str, Any]:
     return facts
 
 
-@pytest.mark.parametrize("mode", ["grant", SLOW("late"), "very-late"])
+@pytest.mark.parametrize("mode", ["grant", SLOW("late"), SLOW("very-late")])
 def test_a_granted_engine_never_preempts(models: Path, mode: str) -> None:
     facts = _burst(models, mode)
     assert facts["asked"] > 0

@@ -44,6 +44,7 @@ def blocks(tokens: int) -> int:
     return tokens // BLOCK_TOKENS * BLOCK_TOKENS
 
 
+@pytest.mark.slow
 def test_prompts_with_the_same_hashes_hit_the_cache(replayed: list[list[Row]]) -> None:
     found = replayed[0]
     assert [size for size, *_ in found] == [length // 8 for length in LENGTHS]
