@@ -114,11 +114,15 @@ def _of_vllm(option: str) -> str:
     """Advice to append to the error about an option that `vllm serve` has and MIRAGE has not: the
     key to set instead, or the reason why there is none. Empty for any other option.
     """
+    from mirage.arguments.check import ArgumentRefused, normalised
     from mirage.arguments.rules import Verdict
     from mirage.arguments.table import TABLE
 
-    rule = TABLE.get(option.removeprefix("--").replace("-", "_"))
-    if rule is None:
+    try:
+        (name,) = normalised({option: True})
+    except ArgumentRefused:
+        return ""
+    if (rule := TABLE.get(name)) is None:
         return ""
     if rule.verdict is Verdict.REFUSED:
         return f": it is vLLM's, and MIRAGE refuses it: {rule.words} (docs/arguments.md)"

@@ -157,7 +157,7 @@ def semaphores_of(group: int) -> dict[str, int]:
     """Semaphores in /dev/shm that a process group has mapped, or is making: their inodes, by their
     names.
 
-    Raises `OSError` where this process may open no file to look for them.
+    Raises `OSError` if this process may open no more files to look for them.
     """
     return _semaphores(members_of(group))
 

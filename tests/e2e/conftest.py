@@ -22,7 +22,6 @@ LONGEST = (
     "test_simulate.py",
     "test_weights_hostile.py",
     "test_serve_moves.py",
-    "test_tethered.py",
     "test_serve_devices.py",
 )
 """Files that take longer than half a minute. They run first, so that at the end none of the

@@ -99,15 +99,14 @@ class Copier:
 
     def issue(self, *, up: bool) -> None:
         """Issue all copies of one direction (`up`: to the device, else to the tier below)."""
-        for job in sorted(self._waiting(), key=lambda job: job.rank):
-            while job.up == up and job.issued < len(job.blocks) and not job.failed:
-                self._issue(job)
+        waiting = (job for job in self._waiting() if job.up == up)
+        for job in sorted(waiting, key=lambda job: job.rank):
+            self._issue_all(job)
 
     def before_steps(self, job: CopyJob) -> None:
         """Issue all copies of a job now; later steps, and later copies in the other direction, wait
         for them. If a copy is refused, the job has failed."""
-        while job.issued < len(job.blocks) and not job.failed:
-            self._issue(job)
+        self._issue_all(job)
         if job.failed or not job.done:
             return
         try:
@@ -156,6 +155,11 @@ class Copier:
 
     def _waiting(self) -> list[CopyJob]:
         return [job for job in self._jobs if job.issued < len(job.blocks)]
+
+    def _issue_all(self, job: CopyJob) -> None:
+        """Issue the copies of a job that have not been issued yet, until one is refused."""
+        while job.issued < len(job.blocks) and not job.failed:
+            self._issue(job)
 
     def _issue(self, job: CopyJob) -> None:
         """Issue the copies of a job's next block."""
