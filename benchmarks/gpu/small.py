@@ -10,11 +10,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.gpu.ways import EAGERLY, ON_GPU, ON_HOST
+from benchmarks.gpu.ways import ON_GPU, ON_HOST
 
 if TYPE_CHECKING:
     from mirage.config import Config
     from mirage.serve.fit.fit import Fit
+    from mirage.tools.demo.circuit import Circuit
 
 ROOT = Path(__file__).parents[2]
 MODELS = ROOT / "out" / "gpu" / "models"
@@ -30,14 +31,12 @@ LENGTHS = (1, 5, 17, 31, 32, 33, 64, 80, 100, 120)
 
 def config(dry: bool, *, way: str) -> Config:
     from mirage.config import Config
-    from mirage.tools.demo.models import make_models
 
-    folder = make_models(_models(dry), which=(FAMILY,), layer_bytes=LAYER_BYTES[dry])[FAMILY]
     device: dict[str, Any] = {"kind": "cuda", "memory": "2GiB", "copy_chunk": "16MiB"}
     device = {"kind": "host", "memory": "96MiB"} | ON_HOST[way] if dry else device | ON_GPU[way]
     tenant = {
         "name": "small",
-        "model": folder,
+        "model": _model(dry),
         "share": 100,
         "max_model_len": 256,
         "max_num_seqs": 16,
@@ -56,23 +55,29 @@ def fit(dry: bool, *, way: str) -> Fit:
     return fit_config(config(dry, way=way))["small"]
 
 
-def _models(dry: bool) -> Path:
-    """Folder of the models of this size. Models of all sizes compute the same circuit."""
-    return MODELS if dry else MODELS / "large"
+def _model(dry: bool) -> Path:
+    """The model's folder; it is made if it is absent. Models of both sizes compute the same
+    circuit.
+    """
+    from mirage.tools.demo.models import make_models
+
+    folder = MODELS if dry else MODELS / "large"
+    return make_models(folder, which=(FAMILY,), layer_bytes=LAYER_BYTES[dry])[FAMILY]
 
 
 @cache
 def prompts() -> list[list[int]]:
-    from mirage.tools.demo.models import circuit_of
-
-    config(True, way=EAGERLY)
-    rng, known = random.Random(5), circuit_of(MODELS / FAMILY).vocabulary
+    rng, known = random.Random(5), _circuit().vocabulary
     return [[rng.randrange(10, known) for _ in range(length)] for length in LENGTHS]
 
 
 @cache
 def exact() -> list[list[int]]:
+    return [_circuit().generate(prompt, TOKENS) for prompt in prompts()]
+
+
+@cache
+def _circuit() -> Circuit:
     from mirage.tools.demo.models import circuit_of
 
-    circuit = circuit_of(MODELS / FAMILY)
-    return [circuit.generate(prompt, TOKENS) for prompt in prompts()]
+    return circuit_of(_model(True))
