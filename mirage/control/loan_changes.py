@@ -11,8 +11,11 @@ from mirage.control.moves import Kind, Reason
 
 
 class LoanChange(NamedTuple):
-    """Loan that begins or ends at the time `at`, with its bytes; kind and reason are those of its
-    largest part."""
+    """Begin or end of the loan between a lender and a borrower, at the time `at` in seconds.
+
+    The loan is the sum of one or more `Lending`s. `nbytes` are the bytes of all of them; `kind` and
+    `reason` are those of the largest one. `begins` is True for a begin, False for an end.
+    """
 
     at: float
     lender: str
@@ -31,7 +34,7 @@ def changed(
     begins: bool,
 ) -> Iterator[LoanChange]:
     """Yield a change at `now` (seconds) for each loan that is in `here` and not in `there`;
-    `begins` is True if it begins, False if it ends."""
+    `begins` is True if these loans begin, False if they end."""
     for pair, each in here.items():
         if pair not in there:
             most = max(each, key=lambda one: one.nbytes)

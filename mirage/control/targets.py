@@ -82,9 +82,10 @@ def share_extents(tenant: Tenant, shape: ModelShape, device_bytes: int) -> int:
 def most_remapped(tenant: Tenant, shape: ModelShape, rules: Rules) -> int:
     """Return the most layers that may ever be given away; 0 for a model whose layers stay.
 
-    At most `max_percent` of them (the tenant's own, else that of `rules`), and such that
-    `tenant.floor_layers` stay resident beside all slots: loading the last layers without overlap is
-    not worth it.
+    They are at most `max_percent` per cent of all layers (the tenant's own limit, else that of
+    `rules`). Of the others, `tenant.floor_layers` have to stay resident in addition to the slots
+    (`most_slots`): if nearly all layers were streamed, no resident layer would compute while the
+    next one is loaded.
     """
     percent = rules.max_percent if tenant.max_percent is None else tenant.max_percent
     by_percent = int(percent * shape.layers / 100 + 1e-9)

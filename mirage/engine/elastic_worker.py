@@ -150,7 +150,8 @@ class ElasticWorker(WorkerBase):
         return self._allocation
 
     def execute_model(self, scheduler_output: Any) -> Any:
-        """Execute vLLM's step with the engine held, so that no memory moves.
+        """Execute vLLM's step while this thread holds the engine (`Mailbox.hold`), so that no
+        memory moves.
 
         T_c is learned from its compute time, waits for loads left out.
         """
@@ -168,8 +169,8 @@ class ElasticWorker(WorkerBase):
             return output
 
     def sample_tokens(self, grammar_output: Any) -> Any:
-        """Sample as vLLM does, with the engine held: vLLM's second runner begins and ends copies of
-        KV blocks here, and drafts are computed."""
+        """Sample as vLLM does, while this thread holds the engine (`Mailbox.hold`): vLLM's second
+        runner begins and ends copies of KV blocks here, and drafts are computed."""
         with self.mirage.mailbox.hold():
             return super().sample_tokens(grammar_output)
 

@@ -249,16 +249,17 @@ class ElasticKVMemory(KVMemory):
 
     @property
     def begun(self) -> int:
-        """Number of requests that have begun: see `Suspended`."""
+        """Number of requests that have begun, and that a draining turn has to finish."""
         return self._queues.begun
 
     @property
     def used_blocks(self) -> int:
-        """Number of blocks in use: see `Suspended`."""
+        """Number of KV blocks in use, which no other request can be given."""
         return self.blocks.book.usable_blocks - int(self.blocks.num_free_blocks)
 
     def give_up_newest(self) -> bool:
-        """Preempt the newest request; False if there is none: see `Suspended`."""
+        """Preempt the newest request that can give up its blocks; False if none can. See
+        `EngineQueues.give_up_newest`."""
         return self._queues.give_up_newest()
 
     def preempted(self, request: Any) -> None:

@@ -1,4 +1,4 @@
-"""Check of a tenant's `defaults`: vLLM's own forms of requests have to take them."""
+"""Check of a tenant's `defaults`: vLLM's own classes of requests have to accept them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ CHAT = {"messages": [{"role": "user", "content": "a"}]}
 
 
 class Form(NamedTuple):
-    """Form of the requests of one route, and the least that such a request has."""
+    """Class of vLLM's (`form`) that parses the requests of one route, and the smallest body that it
+    accepts (`least`): the required keys, each with a value."""
 
     route: str
     form: type[BaseModel]
     least: Mapping[str, Any]
     samples: bool
-    """True if the form has vLLM's method that makes sampling parameters from a largest number of
-    tokens and the defaults."""
+    """True if the class has vLLM's method `to_sampling_params`, which makes sampling parameters
+    from a largest number of tokens and the defaults."""
 
 
 FORMS = (

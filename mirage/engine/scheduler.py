@@ -215,8 +215,11 @@ class MirageScheduler(Scheduler):
     # -- what vLLM calls between steps, while the agent's thread may act on an idle engine ----
 
     def add_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        """Add a request as vLLM does, with the engine held. Blocks of a prompt with embeddings get
-        other names before (`name_by_mask`)."""
+        """Add a request as vLLM does, while this thread holds the engine (`Mailbox.hold`).
+
+        Before that, the KV blocks of a prompt with embeddings get names other than vLLM's
+        (`name_by_mask`), because vLLM's are the same for different prompts.
+        """
         name_by_mask(request)
         with self.mailbox.hold():
             return super().add_request(request, *args, **kwargs)
@@ -238,7 +241,7 @@ class MirageScheduler(Scheduler):
             return super().reset_prefix_cache(*args, **kwargs)
 
     def make_stats(self, *args: Any, **kwargs: Any) -> Any:
-        """Make statistics as vLLM does, with the engine held."""
+        """Make statistics as vLLM does, while this thread holds the engine (`Mailbox.hold`)."""
         with self.mailbox.hold():
             return super().make_stats(*args, **kwargs)
 

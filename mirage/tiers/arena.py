@@ -103,8 +103,8 @@ class Arena:
     def use(self, block: Block, tenant: str) -> None:
         """Note that `tenant` uses a READY block, which is charged to it from now on.
 
-        A replica (a copy of parameters) that a request needs stays charged to the tenant that
-        needed it first: sharing it costs nothing, so it takes no tenant beyond its share.
+        A replica (a copy of parameters) that a request needs already stays charged as it is. So
+        another tenant that shares it is charged nothing, and cannot exceed its share by that.
         """
         if block.stays:
             return

@@ -79,8 +79,10 @@ def _classes(found: FoundUses) -> Iterator[str]:
 
 
 def _replaced(found: FoundUses) -> list[tuple[str, str, str]]:
-    """Functions of ours that replace one in a module, or in an object whose class `reached.py`
-    names.
+    """Rows about functions of vLLM that one of ours replaces while the program runs: vLLM's name,
+    its parameters, and our file.
+
+    They are functions in a module, and methods of objects whose class `reached.py` has.
     """
     reached = {of(owner, _attribute(e)) for owner, es in (HOOKS | GRAPHS).items() for e in es}
     named = [(use.name, use) for use in _flat(found.needs) if use.replacement is not None]

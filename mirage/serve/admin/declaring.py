@@ -124,7 +124,9 @@ class Declaring:
 
 @contextmanager
 def _refusals() -> Iterator[None]:
-    """Context that turns refusals and failures into `ApiError`: 400 and 409."""
+    """Context that turns an `InputRefused` into an `ApiError` with status 400, and a
+    `CommandFailed` into one with 409.
+    """
     try:
         yield
     except InputRefused as error:

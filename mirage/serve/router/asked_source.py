@@ -57,7 +57,9 @@ class AskedSource(Generic[T]):
         return None if self.late else self._asking
 
     def waited(self) -> None:
-        """Note that a wait has ended; a server that has not answered by then counts as late."""
+        """Note that the caller waits no longer for the present question to this server. If the
+        question is still open, the server is `late` until it answers.
+        """
         if self._asking is not None and not self._asking.done():
             self.late = True
 

@@ -64,8 +64,8 @@ def _told(found: Difference) -> str | None:
 
 
 def _wins(metric: Metric, columns: Sequence[Column], column: Column) -> bool:
-    """True if the column's mean is best and differs from every other one by more than noise; False
-    for single runs.
+    """True if the column's mean is best and differs from each of the others by more than noise;
+    False for single runs.
     """
     others = [other for other in columns if other is not column and metric.key in other.values]
     if metric.better is None or not others:

@@ -113,8 +113,9 @@ def lay_out(circuit: Circuit, hidden: int, rng: np.random.Generator) -> CodeStre
 
 
 def _draw_codes(rng: np.random.Generator, count: int, length: int) -> Floats:
-    """Signs of shape [count, length], in which any two rows differ enough for `MISS`. Raises
-    ValueError if `length` is too small for so many.
+    """Random codes, one a row, of shape [count, length]; each number is 1 or -1. The inner product
+    of any two rows is at most `MISS` * `length`. Raises ValueError if `20 * count` random rows have
+    too few such codes, because `length` is too small.
     """
     rows = np.zeros((0, max(length, 0)))
     for _ in range(20 * count):

@@ -23,7 +23,9 @@ Figures = dict[str, tuple[float, str]]
 
 @dataclass(frozen=True)
 class ProfileProvenance:
-    """Origin of the figures."""
+    """Origin of the figures in a hardware file: the program that measured them, the machine, the
+    date, and the configuration with the device's memory.
+    """
 
     program: str
     """Name of the program, as ``mirage profile``."""

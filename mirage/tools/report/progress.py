@@ -10,7 +10,7 @@ from rich import progress as bars
 from rich.console import Console
 
 EVERY_S = 10.0
-"""Seconds between plain lines."""
+"""Least seconds between two plain lines."""
 REFRESH_PER_S = 2
 """Updates of the live line per second. They are few, since a command may measure a server on the
 same processors.
@@ -32,9 +32,11 @@ class Progress:
     def show(
         self, note: str, done: float = 0, total: float | None = None, *, at_once: bool = False
     ) -> None:
-        """Show a `note`, and the amount `done` of `total`, which is None if unknown.
+        """Show the present state of the work.
 
-        Plain lines appear every `EVERY_S`; with `at_once` a line appears in any case.
+        On a terminal the live line shows `note`, and a bar of the amount `done` of `total` in any
+        unit (`total` is None if unknown). Elsewhere a plain line shows `note` and the seconds since
+        the start: only if the last line is at least `EVERY_S` seconds old, or with `at_once`.
         """
         now = monotonic()
         if self._live is not None:

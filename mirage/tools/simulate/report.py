@@ -21,7 +21,7 @@ from mirage.workload.lengths import lengths
 
 SCHEMA_VERSION = 1
 BASELINES = ("static", "pooled")
-"""Policies with which every other one is compared."""
+"""Policies with which each of the other policies is compared."""
 NO_METRICS = frozenset({"policy", "seed", "tenants", "devices", "curves", "timelines"})
 """Keys of a run whose value is not a single number."""
 

@@ -186,8 +186,10 @@ def _times(value: int, factor: Value, least: int) -> int:
 
 
 def _shares(config: Config, fits: Mapping[str, Fit], choice: Choice) -> dict[str, float]:
-    """Shares with the weights of a choice. Each tenant keeps its parameters and one request; the
-    rest is weighted.
+    """Share of each tenant, in per cent of the device, that follows from the weights of a choice.
+
+    The part of a share for the parameters and one request does not change. The rest of each share
+    is multiplied by the tenant's weight; then all rests are scaled to their former sum.
     """
     weights = {t.name: choice.get(f"share:{t.name}", 1.0) for t in config.tenants}
     if all(weight == 1 for weight in weights.values()):
