@@ -149,5 +149,7 @@ class TenantSection(Strict):
 
     @field_serializer("engine_args", when_used="json")
     def _without_secrets(self, engine_args: dict[str, Any]) -> Any:
-        """Arguments without secrets, since JSON of a configuration goes into reports."""
+        """Arguments with `***` in place of each secret, because reports contain a configuration as
+        JSON.
+        """
         return redacted(engine_args)

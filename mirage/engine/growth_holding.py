@@ -12,9 +12,10 @@ One `schedule()` of vLLM's calls this code at three points, in this order:
 Both answers follow from `StepBounds.held`. A request is held until memory comes or a refusal;
 `GrowthHold` limits the time.
 
-A waiting request may hold blocks as well: those that it has loaded. vLLM admits loads only as far
-as the blocks that they need besides are free. If these have gone to others since, and no running
-request will free any, it is held as a running one is; after a refusal the newest makes way.
+A waiting request may hold blocks as well: those that it has loaded. vLLM lets a request load only
+if there are free blocks for all its tokens. If there are too few when it has loaded, and no request
+runs that could free any, it is held as a running one is. After a refusal the newest request that
+has loaded gives its blocks up, unless it is the first of those that hold blocks.
 """
 
 from __future__ import annotations

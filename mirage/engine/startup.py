@@ -176,8 +176,8 @@ class StartUp:
         return memory.kv.tensor()
 
     def prove_compiled(self, runner: Any, forward: Step) -> None:
-        """Prove that compiled steps compute the same with layers streamed; otherwise none is
-        compiled.
+        """Prove that compiled steps compute the same with layers streamed as with layers resident;
+        otherwise no step is compiled.
 
         It is called when vLLM has compiled the model, or will with the next step.
         """

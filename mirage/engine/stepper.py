@@ -31,7 +31,8 @@ class Timed:
 
 
 class EngineStepper:
-    """vLLM's engine, made from its server's command line and stepped directly."""
+    """vLLM's engine in this process, without its HTTP server: it is made from the server's command
+    line, and each call of `step` makes one step."""
 
     def __init__(self, argv: Sequence[str], seed: str) -> None:
         self._engine = _make(argv)

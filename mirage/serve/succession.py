@@ -28,7 +28,7 @@ concern only the server."""
 
 
 class Succession(NamedTuple):
-    """Run that was left and is taken over, and the configuration that it served."""
+    """Run of a killed server that this server takes over, and the configuration that it served."""
 
     left: LeftRun
     config: Config
@@ -83,7 +83,8 @@ def _successor(run: LeftRun, declared: Config) -> Succession:
 def router_left(
     left: LeftRun | None, host: str, port: int, http: HttpSection
 ) -> tuple[RouterRecord, MarkedProcess] | None:
-    """Router that was left, if its host, port and scheme are still right; else it is ended.
+    """Router that the killed server left, if its host, port and scheme are still right; else it is
+    ended.
 
     None if there is no such router.
     """

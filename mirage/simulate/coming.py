@@ -37,8 +37,8 @@ class SimulatedRoster(RosterSection):
 
 @dataclass(frozen=True)
 class Coming:
-    """A way in which models yield and return. `changes` are rules that differ from the
-    experiment's.
+    """Method by which a model gives up its place on the device and comes back: it sleeps, or its
+    process ends. `changes` replaces rules of the experiment's roster, by name.
     """
 
     sleeps: bool = True
@@ -51,7 +51,7 @@ class Coming:
     changes: Mapping[str, Any] = field(default_factory=dict)
 
     def rules(self, section: SimulatedRoster) -> RosterRules:
-        """Rules of the roster under this way."""
+        """Rules of the roster with this method."""
         asked = {name: getattr(section, name) for name in RosterSection.model_fields}
         asked |= dict(self.changes)
         return RosterRules(sleeps=self.sleeps, **asked)

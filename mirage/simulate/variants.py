@@ -24,7 +24,8 @@ class Variant:
     """Description in a report; if empty, the report describes it as mirage with its `changes`."""
     changes: Mapping[str, Any] = field(default_factory=dict)
     coming: Coming = field(default_factory=Coming)
-    """Way in which models wake, sleep, start and stop, in an experiment with a `roster`."""
+    """Method by which models give up their places and come back, in an experiment with a
+    `roster`."""
     tiers: bool = False
     """True if KV blocks that leave the device go to the experiment's `tiers`."""
 

@@ -138,8 +138,9 @@ class PoolClient:
     # -- storing ------------------------------------------------------------------------
 
     def reserve(self, keys: Iterable[Key]) -> Mapping[Key, BlockPlace]:
-        """Reserve places: see `Pool.reserve`. While an answer is late, it returns nothing and does
-        not ask."""
+        """Reserve places as `Pool.reserve` does. Keys that this client has reserved before are left
+        out. While the answer to an earlier call is missing, return an empty mapping and send no
+        question."""
         self._listen()
         wanted = [key for key in keys if key not in self._reserved]
         if self._line is None or not wanted or self._answered < self._asked:

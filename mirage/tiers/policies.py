@@ -30,7 +30,8 @@ class EvictionPolicy(Protocol):
         happens if it is not held."""
 
     def victims(self) -> Iterator[Name]:
-        """Return all held names, first victim first. Valid until the next change."""
+        """Return an iterator over all held names, first victim first. It is valid until a block is
+        added, used or removed."""
 
     def __len__(self) -> int:
         """Return the number of held names."""

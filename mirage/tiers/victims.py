@@ -63,8 +63,8 @@ class Victims:
         return [*self._ranked(gone), *self._ranked(above), *self._ranked(left)]
 
     def order(self, tenants: list[str]) -> Iterator[Name]:
-        """Yield names of these tenants' blocks, first to be evicted first. Valid until the next
-        change."""
+        """Yield names of these tenants' blocks, first to be evicted first. The iterator is valid
+        until a block is added, used or removed."""
         for tenant in tenants:
             yield from self._policies[tenant].victims()
 

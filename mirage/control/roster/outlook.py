@@ -25,7 +25,8 @@ def predicted_s(
     now: float,
 ) -> float:
     """Return the seconds until the tenant `one` is ready. It has its place in the `line` of tenants
-    that wait for memory, or is taken to join at its end. `free`: free bytes of the device."""
+    that wait for memory; if it is not there, it is assumed to join at the end. `free`: free bytes
+    of the device."""
     if one.state is LifeState.READY:
         return 0.0
     if one.state in COMING:
@@ -71,8 +72,8 @@ def _given(m: RosterMember, rules: RosterRules, now: float) -> list[tuple[float,
 
 
 def _yields_at(m: RosterMember, ready: float, rules: RosterRules) -> float:
-    """Return the time at which a tenant that is ready at `ready` then sleeps, if another needs its
-    place."""
+    """Return the time in seconds at which a tenant that becomes ready at `ready` has fallen asleep,
+    and its bytes are free, if another tenant needs its place from then on."""
     busy = bool(m.running or m.is_asked_for)
     drained_s = rules.drain_s if busy else 0.0
     return ready + m.awake_s(DrainGoal.SLEEP, rules, busy=busy) + drained_s + m.times.sleep_s

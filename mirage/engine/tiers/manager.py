@@ -73,8 +73,10 @@ class TierManager(OffloadingManager):
         self.waiting = False
 
     def seek(self, request: str, keys: Sequence[Key]) -> None:
-        """Ask the pool for a request's keys; later calls ask only for keys that this engine has
-        stored there since."""
+        """Ask the pool for the blocks of a request, named by `keys`; the pool pins those that it
+        has. The first call, and the first after the request was admitted, asks for all of them. Any
+        other call asks only for those that this engine has stored in the pool since the call
+        before. For a request whose load has failed, or that has ended, do nothing."""
         fetch = self._of(request)
         if fetch.state in CLOSED:
             return

@@ -1,4 +1,4 @@
-"""Tokens of a request: the number that it allows, and the usage that its answer tells. Pure."""
+"""Tokens of a request: the number that it allows, and the usage that its answer reports. Pure."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _count(text: msgspec.Raw) -> int:
 
 
 class AnswerUsage:
-    """Usage told by an answer that comes in chunks.
+    """Usage (numbers of tokens) reported by an answer that comes in chunks.
 
     The largest number of each kind counts: numbers in a stream grow, and text that the answer
     repeats from its request cannot lower them.
@@ -79,17 +79,18 @@ class AnswerUsage:
 
     @property
     def known(self) -> bool:
-        """True once the answer has told a usage."""
+        """True once the answer has reported a number of tokens."""
         return bool(self._counts)
 
     @property
     def completion(self) -> int:
-        """Tokens generated, as told so far."""
+        """Generated tokens, by the reports so far."""
         return self._most(b"completion", b"output")
 
     @property
     def prompt(self) -> int:
-        """Tokens of prompts, as told so far; computed from the total if only that is told."""
+        """Tokens of prompts, by the reports so far; computed from the total if only that is
+        reported."""
         own = self._most(b"prompt", b"input")
         return own or max(0, self._most(b"total") - self.completion)
 

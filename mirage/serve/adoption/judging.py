@@ -19,7 +19,7 @@ class EngineWanted(NamedTuple):
 
 
 def unfit(left: EngineRecord, wanted: EngineWanted | None, *, lives: bool) -> str:
-    """Reason to end an engine that was left, by its record; empty if it may go on.
+    """Reason to end an engine that a killed server left, by its record; empty if it may go on.
 
     `wanted` is None if its tenant is not served. `lives` is true if its API server still runs.
     """

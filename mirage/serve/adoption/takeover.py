@@ -73,8 +73,8 @@ class Takeover:
         """Reason why each engine that does not go on was ended, by tenant."""
 
     async def begin(self, weights: KeeperAdopter) -> None:
-        """Kill the reaper that was left, take over the keeper and the engines that may go on, and
-        end the other engines.
+        """Kill the reaper of the killed server, take over its keeper and the engines that may go
+        on, and end the other engines.
         """
         record = self._left.record
         self._left.end_reaper()

@@ -78,7 +78,9 @@ def _stop(path: Path, who: Credentials, timeout_s: float) -> None:
 
 
 def _end(runs: list[LeftRun], where: str) -> None:
-    """End runs that were left, and print their tenants. Raises `InputRefused` if there are none."""
+    """End the runs that killed servers left, and print their tenants. Raises `InputRefused` if
+    there are none.
+    """
     if not runs:
         raise InputRefused(f"no server {where} runs, and none has left an engine: nothing to stop")
     for run in runs:

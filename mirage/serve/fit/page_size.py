@@ -87,7 +87,7 @@ def page_size(asked: int | None, tenants: Iterable[PageSizes]) -> PageSize:
 
 
 def _sizes() -> Iterator[int]:
-    """Powers of two from `SMALLEST` to below `LARGEST`, ascending."""
+    """Page sizes in bytes: the powers of two from `SMALLEST` to below `LARGEST`, ascending."""
     page = SMALLEST
     while page < LARGEST:
         yield page

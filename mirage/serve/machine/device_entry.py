@@ -19,7 +19,9 @@ from mirage.serve.tasks import together
 
 
 class DeviceEntry:
-    """Entry of requests to one of several devices, whose router belongs to the process above."""
+    """Entry of requests to one of several devices. The router belongs to the process above the
+    device servers (`mirage serve`).
+    """
 
     def __init__(
         self,

@@ -1,4 +1,6 @@
-"""Connection of a device server to the process above: signs of life, and news about its start."""
+"""Connection of a device server to the process above the device servers (`mirage serve`): signs of
+life, and news about its start.
+"""
 
 from __future__ import annotations
 

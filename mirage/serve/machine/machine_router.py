@@ -51,7 +51,7 @@ ORDER = "/order"
 
 
 class RouterOrder(msgspec.Struct, frozen=True):
-    """Order to start the router of a machine."""
+    """Start order of the router of a machine."""
 
     device: str
     """Name by which the agent knows this router; it knows a device's server by the device's name.

@@ -1,5 +1,5 @@
-"""Roster without tenants, for the table that the process above several devices sends to the router:
-the tenants are in the tables of the device servers.
+"""Roster without tenants, for the table that the process above the device servers sends to the
+router: the tenants are in the tables of the device servers.
 """
 
 from __future__ import annotations

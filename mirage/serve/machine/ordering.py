@@ -1,4 +1,6 @@
-"""Order by which a device's server is started, made from the options of the process above."""
+"""Start order of a device server, made from its configuration and from the options of the process
+above it, which is `mirage serve` with several devices.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ def device_order(
     admin: Path,
     log_dir: Path | None,
 ) -> DeviceOrder:
-    """Order for the server of one device, which listens at the sockets `line` and `admin`.
+    """Start order of one device's server, which will listen at the sockets `line` and `admin`.
 
     `url` is left empty: the router's address is not known yet.
     """

@@ -1,4 +1,6 @@
-"""One device as the process above directs it: the tenants that its server shall have."""
+"""One device as the process above the device servers directs it: the tenants that its server shall
+have.
+"""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ connect to this device.
 
 
 class TetheredOrder(msgspec.Struct, frozen=True):
-    """Order for the start of a tethered server: configuration, address, keys and log settings."""
+    """Start order of a tethered server: configuration, address, keys and log settings."""
 
     device: str
     config: ConfigRecord

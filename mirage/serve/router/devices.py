@@ -27,7 +27,7 @@ DRAIN_LOOK_S = 0.05
 
 class _OtherDuties:
     """Receiver of the orders of one of several devices' servers. It ignores orders about keys,
-    limits, doors and the certificate, which come from the process above the devices.
+    limits, doors and the certificate, which come from the process above the device servers.
     """
 
     def __init__(self, link: SupervisorLink) -> None:

@@ -57,8 +57,8 @@ class Passage:
     def tokens(self, status: int) -> dict[TokenKind, int]:
         """Tokens that the request took, by kind, after it ended with `status`.
 
-        They are estimated if the answer told no usage. The result is empty for a request without
-        usage that was never sent or ended with an error.
+        They are estimated if the answer reported no usage. The result is empty for a request
+        without usage that was never sent or ended with an error.
         """
         usage, left = self.usage, status == CLIENT_LEFT
         if usage.known:  # of a stream that was left, perhaps not to its end

@@ -141,8 +141,8 @@ class OwnRoutes:
         return await inner.passed_on(request, resizing.ROUTE, await request.read())
 
     def _asked(self, request: web.Request) -> str:
-        """Name of the device that a request is about; empty if there is only one. Raises `ApiError`
-        if the query names none of several devices.
+        """Name of the device that a request is about; empty if only one is served. Raises
+        `ApiError` if several are served and the query names no device, or an unknown one.
         """
         name = request.query.get(DEVICE, "") if self._tenants.several else ""
         if name not in self._inners:

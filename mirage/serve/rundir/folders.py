@@ -50,8 +50,8 @@ class RunDir:
     def __init__(
         self, log_dir: Path | None = None, held: Sequence[HeldFolder] | None = None
     ) -> None:
-        """`held` are the locked folders of a run that was left, the one with sockets last; None
-        makes new ones.
+        """`held` are the locked folders of a run that a killed server left, the one with sockets
+        last; None makes new ones.
         """
         self.keeps_logs = log_dir is not None
         self._log_dir = log_dir
@@ -82,8 +82,8 @@ class RunDir:
 
     @property
     def owned(self) -> list[Path]:
-        """Folders that are removed with this process; none while they are those of a run that was
-        left.
+        """Folders that are removed with this process; none while they are those of a run that a
+        killed server left.
         """
         return self.folders if self._ours else []
 
@@ -152,13 +152,14 @@ class RunDir:
             held.freshen()
 
     def takes(self) -> None:
-        """Make the folders of a run that was left this run's own: the end of the `with` block
+        """Make the folders that a killed server left this run's own: the end of the `with` block
         removes them.
         """
         self._ours = True
 
     def remove(self) -> None:
-        """Remove the folders, or only release their locks if they belong to a run that was left.
+        """Remove the folders, or only release their locks if they are those of a run that a killed
+        server left.
 
         Idempotent.
         """

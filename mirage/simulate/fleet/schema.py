@@ -121,5 +121,7 @@ class FleetExperiment(Experiment):
 
     @property
     def each_device(self) -> list[SimulatedDevice]:
-        """All devices one by one, sorted by name: their order in the file has no effect."""
+        """All devices, an entry with a `count` replaced by that many devices. They are sorted by
+        name, so that their order in the file has no effect.
+        """
         return sorted((d for device in self.devices for d in device.each()), key=lambda d: d.name)

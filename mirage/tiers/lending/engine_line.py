@@ -157,7 +157,8 @@ class EngineLine(Generic[T]):
             self._lose(f"its memory cannot be used ({error})")
 
     def _settle(self, start: int) -> None:
-        """Give a piece back, if it is wanted back and no copy is in progress."""
+        """Unmap or unlock the piece that begins at `start`, and tell its owner, unless a copy uses
+        the piece. Do nothing while the owner does not want it back and the line is not lost."""
         if self._uses[start] or not (self._lost or start in self._dropping):
             return
         piece = self._taken.pop(start)

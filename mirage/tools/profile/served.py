@@ -104,7 +104,9 @@ class ServedPlan:
 
 
 async def measured(url: str, asked: ServedPlan) -> dict[str, Any]:
-    """Measured seconds, by tenant or by the number of engines under load."""
+    """Measured seconds, by tenant or by the number of engines under load. Raises `RuntimeError` if
+    a request fails.
+    """
     tenants = list(asked.few)
     async with client.session(url, PATIENCE_S) as http:
         await client.warm_up(http, tenants)
@@ -244,7 +246,11 @@ async def _serve_and_measure(asked: ServedPlan) -> dict[str, Any]:
 
 
 def measure(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Serve the configuration and measure it; `asked` has the fields of `ServedPlan`."""
+    """Serve the configuration under policy pooled, and return the result of `measured`. `asked` has
+    the fields of `ServedPlan`.
+
+    Raises `ServerError` if the server does not start, and `RuntimeError` if a request fails.
+    """
     return asyncio.run(_serve_and_measure(ServedPlan(**asked)))
 
 

@@ -39,8 +39,9 @@ class StreamedAnswer:
         self._ended = False
 
     def feed(self, data: bytes, now: float) -> None:
-        """Parse the next bytes, which arrived at `now`. Raises `StreamError` if they report an
-        error or are no event.
+        """Parse the next bytes of the stream, which arrived at `now` (seconds). A line that is not
+        complete waits for the next call. Raises `StreamError` for an event that reports an error or
+        is no JSON object; lines that are no events are skipped.
         """
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:

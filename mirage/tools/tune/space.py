@@ -115,7 +115,11 @@ def fixed(config: Config, percent: float) -> Config:
 
 
 def changes(before: Config, after: Config) -> dict[str, tuple[Any, Any]]:
-    """Old and new value of each key that differs, by its dotted path (``tenants.0.share``)."""
+    """Old and new value of each key that differs, by its dotted path (``tenants.0.share``).
+
+    Only `policy` and the keys of `sharing`, `remap` and `tenants` are compared; knobs change no
+    others.
+    """
     found: dict[str, tuple[Any, Any]] = {}
     if before.policy is not after.policy:
         found["policy"] = str(before.policy), str(after.policy)

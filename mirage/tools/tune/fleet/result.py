@@ -1,4 +1,6 @@
-"""Devices at each step over the windows, with intervals: as JSON, a table, sentences and a page."""
+"""Number of devices that each `SizeStep` needs, as JSON, a table, sentences and an HTML page. It is
+the mean over the windows of the trace, with a 95 % interval.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ Counts = Mapping[str, int | None]
 def build(
     title: str, slo: str, seconds: float, runs: Sequence[Mapping[str, Any]], command: Sequence[str]
 ) -> dict[str, Any]:
-    """The whole result, ready for JSON, from the counts of each window on each kind of device."""
+    """The whole result, ready for JSON. Each of the `runs` has the numbers of devices for one
+    window on one kind of device; `seconds` is the length of a window.
+    """
     kinds = list(dict.fromkeys(run["hardware"] for run in runs))
     by_kind = {kind: [run for run in runs if run["hardware"] == kind] for kind in kinds}
     return {
@@ -102,8 +106,8 @@ def page(result: Result) -> str:
 
 
 def _steps(counts: Sequence[Counts]) -> dict[str, Any]:
-    """Devices of each step, and its saving against the step before in windows where both have a
-    number.
+    """Number of devices of each step, and its saving against the step before in windows where both
+    have a number.
     """
     found = {STEPS[0].name: _step(counts, STEPS[0].name, [])}
     for before, step in pairwise(STEPS):
