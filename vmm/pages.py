@@ -1,7 +1,8 @@
-"""Physical pages of this process: their roles, and a limit to the granted bytes.
+"""Physical pages of this process: their roles, and the limit to their bytes (the grant).
 
 A page is in use under one role ("layer", "kv", ...), or spare. Spare pages are kept, because giving
-them another role is cheaper than releasing and creating, but only within the grant.
+them another role is cheaper than releasing and creating pages. All pages together stay within the
+grant. Only a lowered grant may be less than the pages in use; then no page is spare.
 """
 
 from __future__ import annotations

@@ -155,7 +155,8 @@ class Arbiter:
         self.controller.wakes(tenant, now)
 
     def goes_on(self, tenant: str, now: float) -> None:
-        """Wake an adopted engine if the server before had told it to sleep."""
+        """Wake an adopted engine that the previous server had told to sleep; nothing happens to
+        any other engine."""
         if tenant in self._sleepers:
             self.wakes(tenant, now)
 

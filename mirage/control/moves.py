@@ -1,9 +1,10 @@
 """Moves of a plan: from where to where bytes go, for which tenant, and why. Pure.
 
-A pass notes flows: bytes that leave a place or enter one. Here they become moves. All bytes are
-alike, so it is a matter of order which place pays for which: a place that takes gets the bytes that
-its own tenant has just given, then those that others have given in this pass in their order, then
-free memory.
+A pass notes flows: bytes that leave a place (layers of a tenant, for example) or enter one. This
+module makes moves of them. All bytes are alike, so a rule chooses the source of the bytes that a
+place takes: first what its own tenant has given in this pass, then what other tenants have given,
+the first given first, then free memory, and last what is given later in the pass. Bytes that no
+place takes become free memory.
 """
 
 from __future__ import annotations

@@ -179,11 +179,11 @@ class ElasticBlocks(FreeKVCacheBlockQueue):
     # -- copies that read blocks ------------------------------------------------------------
 
     def pin(self, blocks: Iterable[Any]) -> None:
-        """Note that a copy to the tier below begins to read these blocks, which counts as a use of
-        them.
+        """Note that a copy to the tier below begins to read these blocks; they count as in use.
 
-        The copy has a reference of its own, as copies of vLLM's own offloading have: vLLM writes
-        into a block with one reference, and gives no block that has any to a request.
+        The copy adds a reference to each block, as copies of vLLM's own offloading do, so that the
+        block keeps its content: vLLM gives only blocks without a reference to requests for new
+        content, and rewrites a block only for the holder of its only reference.
         """
         for block in blocks:
             if not block.ref_cnt:

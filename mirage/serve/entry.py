@@ -52,8 +52,8 @@ class RequestEntry(Protocol):
         routers' questions. Raises `OSError` if the routers' socket cannot be opened."""
 
     async def keep(self) -> None:
-        """Answer routers. An entry that has started a router itself also starts it again whenever
-        it has ended. Never returns."""
+        """Answer the messages of connected routers. An entry with a router of its own also starts
+        another one whenever that router has ended. Never returns."""
 
     async def drain(self) -> None:
         """Let routers refuse new requests and finish the running ones, for a limited time.

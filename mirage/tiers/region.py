@@ -69,7 +69,8 @@ class Region:
 
 @dataclass(frozen=True)
 class Regions:
-    """Pool's memory as one row of offsets: host memory, followed by peers' memory."""
+    """Pool's memory under one row of offsets: those of host memory, followed by those of peers'
+    memory."""
 
     host: Region
     peer: Region | None = None
@@ -104,12 +105,13 @@ class Regions:
         return region.memory
 
     def view(self, row: ByteRange) -> memoryview:
-        """Return a view of a range of the row, which must be in one region."""
+        """Return a view of the memory at `row`, a range of the row of offsets. The caller makes
+        sure that it lies in one region. Raise `KeyError` if there is no such region."""
         medium, offset = (place := self.place(row.offset)).medium, place.offset
         return self.memory(medium)[offset : offset + row.nbytes]
 
     def punch(self, hole: ByteRange) -> None:
-        """Give memory back. Raise `OSError` if that fails."""
+        """Give back the memory at a range of the row of offsets. Raise `OSError` if that fails."""
         place = self.place(hole.offset)
         region = self.host if place.medium is Medium.HOST else self.peer
         assert region is not None, hole

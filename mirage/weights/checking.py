@@ -19,7 +19,7 @@ def wrong_chunks(
     show: Callable[[int], None] = lambda done: None,
 ) -> list[int] | None:
     """Numbers of a content's wrong chunks; None if the content is right. `show` is called with the
-    bytes that are checked.
+    number of bytes that have been checked so far.
 
     Empty if each chunk is right but not the whole: then the content is too long, or the manifest
     contradicts itself.
@@ -42,10 +42,11 @@ def wrong_chunks(
 def verify(
     changes: StoreChanges, manifest: WeightsManifest, show: Callable[[int], None]
 ) -> list[str]:
-    """Check a model's contents; wrong ones are marked to come again. Returns a line about each of
-    them.
+    """Check a model's contents, and mark wrong or missing ones to be fetched again. Returns one
+    line for each of these.
 
-    Raises `OSError` if a content cannot be read.
+    `show` is called with the number of the model's bytes that have been checked so far. Raises
+    `OSError` if a content cannot be read.
     """
     told, done = [], 0
     for sha256, file in manifest.contents.items():

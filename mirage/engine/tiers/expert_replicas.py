@@ -56,8 +56,10 @@ def keep_on_peers(
 
 
 class ExpertReplicas:
-    """`mirage.streaming.replicas.Replicas` over a pool. From now on only its thread uses `pool` and
-    `places`."""
+    """Copies of cold experts in a pool, as `mirage.streaming.replicas.Replicas` describes them.
+
+    The constructor starts a thread. Until `close`, only this thread may use `pool` and `places`.
+    """
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """Copies of KV blocks to the pool before they are lost: from the head of the free queue, and from
 extents that retire.
 
-A block is pinned in the block pool while it is copied. So it is given to no request and its extent
-is not unmapped, even if the request that computed it ends.
+A block is pinned in the block pool while it is copied. So no request gets it for new content, and
+its extent is not unmapped, even if the request that computed it ends.
 """
 
 from __future__ import annotations

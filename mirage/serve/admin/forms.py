@@ -222,7 +222,7 @@ class MoveTold(msgspec.Struct, frozen=True, kw_only=True):
     result: str
     """``under way``, ``done`` or ``failed``."""
     way_back: str = ""
-    """Words about the parts that were undone after a failure."""
+    """Words about what was undone after failed steps; empty if no step failed."""
     steps: list[MoveStepTold]
 
 

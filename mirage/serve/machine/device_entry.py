@@ -68,7 +68,8 @@ class DeviceEntry:
         self.hears = True
 
     async def keep(self) -> None:
-        """Answer the router, and send signs of life to the process above. Never returns."""
+        """Answer the router's messages, and send signs of life to the process above. Never
+        returns."""
         stops = lambda: self._reaper.leases(0.0)  # noqa: E731
         await together([self._desk.keep(), self._line.keep(stops)])
 

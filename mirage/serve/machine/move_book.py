@@ -25,7 +25,7 @@ class OneMove:
         self._begun: dict[int, float] = {}
         """Monotonic time at which each step began, by its number."""
         self._backs: dict[str, None] = {}
-        """Words about undone parts, each once, in order."""
+        """Words about what was undone after failed steps, each text once, in order."""
         self.told = MoveTold(
             t=time.time(),
             why=why,
@@ -49,7 +49,8 @@ class OneMove:
         self._is(number, DONE, words)
 
     def failed(self, number: int, why: str, back: str) -> None:
-        """Note that step `number` has failed. `back` are words about the parts that were undone."""
+        """Note that step `number` has failed, and the reason. `back` says what was undone after it,
+        or that nothing had to be undone."""
         self._is(number, FAILED, why)
         self._backs[back] = None
         way_back = "; ".join(self._backs)

@@ -1,4 +1,4 @@
-"""Watch over several devices: each line gets the name of its device."""
+"""Stream of state changes on several devices, for operators; each line names its device."""
 
 from __future__ import annotations
 

@@ -243,7 +243,8 @@ class AnswersLost(Message, frozen=True):
 
 
 class RouterDrains(Message, frozen=True):
-    """Order to refuse new requests and to end the running ones, after the times in section `http`.
+    """Order to refuse new requests, and to break off those that do not finish in time. Section
+    `http` has the times.
 
     The router answers with `Drained`.
     """

@@ -143,10 +143,11 @@ class Router:
             self._certificate.renew()
 
     async def drain(self) -> None:
-        """Announce the end, refuse new requests, and end the running ones. Idempotent.
+        """Announce the end, refuse new requests, and break off those that do not finish in time.
+        Idempotent.
 
         `http.drain_delay_s` is the time between the announcement and the refusals, `http.drain_s`
-        the time for running requests to end by themselves.
+        the time in which running requests may finish.
         """
         http = self._front.http
         if not self._closing.announced:

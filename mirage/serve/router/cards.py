@@ -8,7 +8,7 @@ from typing import Any
 from mirage.serve.routed.table import RoutedRow
 
 Opens = Callable[[RoutedRow, str], bool]
-"""Function that is true if the request may use this name of a tenant."""
+"""Function that is true if the asking request may use this name of a tenant."""
 
 
 def cards_of(

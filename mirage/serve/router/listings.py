@@ -1,4 +1,8 @@
-"""Answers for the clients of Ollama and llama-swap that list models and those in memory. Pure."""
+"""Answers for the clients of Ollama and llama-swap that list models and those in memory. Pure.
+
+Each answer lists only names that the asking request may use, which `opens` decides. `told` has the
+sizes of loaded tenants, by name.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +33,9 @@ Loaded = Mapping[str, LoadedTenant]
 def tags(
     rows: Iterable[RoutedRow], told: Loaded, created: int, opens: Opens
 ) -> dict[str, list[dict[str, Any]]]:
-    """Answer of Ollama's ``/api/tags``: all names that a request may use.
+    """Answer of Ollama's ``/api/tags``: all names of all tenants that the asking request may use.
 
-    `created` is in seconds since 1970.
+    `created`, in seconds since 1970, is given as the time at which each model was modified.
     """
     modified = _time(datetime.fromtimestamp(created, UTC))
     models = [

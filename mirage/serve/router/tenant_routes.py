@@ -59,7 +59,7 @@ class TenantRoutes:
         self._engines, self._created = engines, tenants.first.welcome.created
 
     def routes(self) -> list[web.RouteDef]:
-        """All routes of this class, with those that are refused."""
+        """All routes of this class, including vLLM's routes that are always answered with 404."""
         return [
             web.get("/v1/models", self._models),
             web.get("/v1/models/{model:.+}", self._model),

@@ -171,10 +171,12 @@ class ServedAddress:
         await together([self._desk.keep(), self._keeper.keep()])
 
     async def drain(self) -> None:
-        """Let routers refuse new requests and end the running ones. Idempotent.
+        """Let routers refuse new requests, and break off those that do not finish in time.
+        Idempotent.
 
-        Returns at the latest after the sum of `http.drain_delay_s`, `http.drain_s` and a grace
-        period.
+        New requests are refused after `http.drain_delay_s` seconds; running ones may finish in the
+        next `http.drain_s` seconds. Returns once this is done, and at the latest after both times
+        and a grace period.
         """
         await self._desk.drain()
 

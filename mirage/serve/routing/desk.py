@@ -327,10 +327,10 @@ class RouterDesk:
             await self._news.wait()
 
     async def drain(self) -> None:
-        """Let routers drain; return when all have refused new requests and ended the others, or
-        left.
+        """Let routers drain; return when each of them has said that it has drained, or has left.
 
-        Returns at the latest after the two times of the section `http` for a drain and `GRACE_S`.
+        Returns at the latest after `http.drain_delay_s`, `http.drain_s` and `GRACE_S` seconds
+        together.
         """
         if not self._welcomes.is_set():  # no router has come
             return

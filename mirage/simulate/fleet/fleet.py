@@ -209,7 +209,7 @@ class Fleet:
 
 
 def _anew(request: SimulatedRequest) -> SimulatedRequest:
-    """A copy of the request without any progress."""
+    """A copy of the request, with its time of arrival and prefix, and nothing computed yet."""
     asked = SimulatedRequest(request.number, request.arrival, request.prompt, request.output)
     asked.prefix = request.prefix
     return asked

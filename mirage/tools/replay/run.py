@@ -120,8 +120,8 @@ async def _unless(death: Death, work: Awaitable[None]) -> None:
 
 
 def _take_back_cancel() -> bool:
-    """Withdraw a cancel that was acted on, so that it does not affect the next timeout. Always
-    True.
+    """Withdraw the cancel that has just ended the sending, so that it does not affect later
+    timeouts. Returns True: the run was interrupted.
     """
     if task := asyncio.current_task():
         task.uncancel()
