@@ -182,7 +182,9 @@ def _load(
 
 
 def _best(goal: Goal, trials: Sequence[Searched]) -> list[Choice]:
-    """The finalists, the best first; of equal trials the earlier one first."""
+    """The finalists: the `FINALISTS` best different choices, or fewer, in the order of `in_order`.
+    A choice that was tried several times has the place of the last of its trials in that order.
+    """
     ordered = reversed(in_order(goal, trials))
     distinct = {repr(sorted(trial.choice.items())): trial.choice for trial in ordered}
     return list(reversed(distinct.values()))[:FINALISTS]
