@@ -1,5 +1,5 @@
-"""Hub of models that this process's environment selects: its address, the folder of its cache on
-this machine, and the token that requests to it carry."""
+"""Hub of models that huggingface_hub's environment variables select: its address, the folder of its
+cache on this machine, and the token that requests to it carry."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class HubPlace(NamedTuple):
 
 
 def this_hub() -> HubPlace:
-    """Hub that the environment selects: ``HF_ENDPOINT``, ``HF_HOME``, ``HF_HUB_CACHE``,
-    ``HF_TOKEN`` and huggingface_hub's other variables.
+    """Hub that huggingface_hub's environment variables select: ``HF_ENDPOINT``, ``HF_HOME``,
+    ``HF_HUB_CACHE``, ``HF_TOKEN`` and others.
 
     Raises `HubRefused` if no folder for its cache is known.
     """

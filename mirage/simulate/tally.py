@@ -164,8 +164,8 @@ class SimulatedCounters:
 class MemorySamples:
     """One engine's memory over time, in a bounded number of samples.
 
-    A sample is taken no earlier than `due`. When there are `SAMPLES`, every second one is dropped
-    and from then on half as many are taken. Times in picoseconds.
+    A sample is taken no earlier than `due`. Whenever there are `SAMPLES`, every second one is
+    dropped, and from then on half as many are taken. Times in picoseconds.
     """
 
     due: int = 0

@@ -32,7 +32,7 @@ logger = logging.getLogger("mirage.tiers")
 
 class _Request:
     """One request from its first `seek` to `leave`: the pool's answers so far, by key, and the keys
-    whose places were handed out."""
+    whose places `PoolClient.places` has returned."""
 
     def __init__(self, name: str, number: int) -> None:
         self.name, self.number = name, number

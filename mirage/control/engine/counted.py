@@ -31,7 +31,7 @@ class PricedMemory(ABC):
 
     @property
     def absent(self) -> bool:
-        """True if all layers are given away."""
+        """True if there are layers and all are given away."""
         return 0 < self.shape.layers == self.layers_remapped
 
     @property

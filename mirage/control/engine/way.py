@@ -41,7 +41,7 @@ class Memory(Protocol):
 
     @property
     def absent(self) -> bool:
-        """True if all layers are given away: no step may run."""
+        """True if there are layers and all are given away: no step may run."""
 
     @property
     def least_extents(self) -> int:

@@ -76,7 +76,7 @@ class ExpertReplicas:
         self.stream = driver.stream_at(pace)
         self._fills = driver.stream_at(pace)
         self._read = driver.event()
-        """Event after the last read of a copy that was handed out."""
+        """Event after the last read of a copy whose address `lent` has yielded."""
         self._there = threading.Lock()
         """Lock of `_addresses`, held while reads of these addresses are enqueued."""
         self._addresses: dict[Expert, int] = {}

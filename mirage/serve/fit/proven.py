@@ -37,8 +37,8 @@ class ProvenFamily:
 
 @dataclass(frozen=True)
 class Book:
-    """All results, with the day and vLLM's version of the runs, and untried architectures that the
-    same module of vLLM builds as a tried one.
+    """All results, with the day and vLLM's version of the runs, and untried architectures, each
+    with the tried one that the same module of vLLM builds.
     """
 
     vllm: str

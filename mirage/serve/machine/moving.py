@@ -145,8 +145,8 @@ class MachineMoves:
             await self._under_way.stop()
 
     async def look(self) -> None:
-        """Carry out an ordered change; look at the devices, and decide if it is time. Returns once
-        all moves are over.
+        """Carry out an ordered change, look at the devices, and make a decision if one is due.
+        Returns once all moves are over.
 
         Raises `StaleEpoch` once a newer controller has begun.
         """
@@ -166,11 +166,12 @@ class MachineMoves:
                 await self._look(self._facts)
 
     async def _look(self, facts: PlacementFacts) -> None:
-        """Look at the devices, end stand-ins that are no longer needed, and decide if it is time.
+        """Look at the devices. Unless one is silent but not yet lost, end stand-ins that are no
+        longer needed and, if a decision is due, decide where models go.
 
-        It is time if `decide_s` seconds have passed since the last decision and no move is under
-        way, or if the lost devices have changed. While a device is silent but not yet lost, nothing
-        follows the look.
+        A decision is due if `decide_s` seconds have passed since the last one and no move is under
+        way, or if the lost devices have changed. While a device is lost, new facts or a failed
+        start there make one due as well.
         """
         await self._watch.look()
         if not self._watch.is_whole:

@@ -1,8 +1,8 @@
 """Memory of every engine over time, from their last reports. Pure: no clock.
 
-Samples are kept as the JSON that is sent, so that sending them is copying. Memory is bounded: once
-`capacity` samples, or `most_bytes` of them, are kept, every second one is dropped, and from then on
-only every second one is taken. So the whole run stays covered, more coarsely.
+Samples are kept as the JSON that is sent, so that sending them is copying. Memory is bounded:
+whenever `capacity` samples, or `most_bytes` of them, are kept, every second one is dropped, and
+from then on only half as many are kept. So the whole run stays covered, more coarsely.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ class FleetMover:
     # -- what happens -------------------------------------------------------------------
 
     def tick(self, now: int) -> None:
-        """Continue the steps under way; if there are none, decide if it is time."""
+        """Continue the steps under way; if there are none, make a decision if one is due."""
         self._now = now
         self._go_on()
         if self._under_way is None and now >= self._due:

@@ -121,7 +121,8 @@ class Reader:
         """[layers, chains]: the sums of the weights of those polls."""
 
     def read(self, token: int) -> int:
-        """Read one token; return the token that the model generates after it."""
+        """Read the next token of the sequence; return the token that the model generates after all
+        tokens read so far."""
         circuit = self.circuit
         state, vote = circuit.first_state[token], circuit.first_vote[token]
         for layer, wires in enumerate(circuit.wiring):

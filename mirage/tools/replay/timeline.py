@@ -50,8 +50,9 @@ class ReplayState(Sample, frozen=True):
 
 
 def parse_timeline(body: bytes) -> RecordedTimeline:
-    """Timeline, or one page of it, in the body of an answer to ``GET /mirage/timeline``. Raises
-    `TimelineError` for another schema version, and for missing or invalid fields.
+    """Timeline, or one page of it, decoded from the body of an answer to
+    ``GET /mirage/timeline``. Raises `TimelineError` for another schema version, and for missing or
+    invalid fields.
     """
     timeline = _decode(body, RecordedTimeline)
     if timeline.schema_version != SCHEMA_VERSION:
@@ -69,7 +70,7 @@ def joined(pages: Sequence[RecordedTimeline]) -> RecordedTimeline:
 
 
 def parse_state(body: bytes) -> ReplayState:
-    """State in the body of an answer to ``GET /mirage/state``, which has one sample. Raises
+    """State of a server, decoded from the body of an answer to ``GET /mirage/state``. Raises
     `TimelineError` for missing or invalid fields.
     """
     return _decode(body, ReplayState)
