@@ -30,6 +30,12 @@ measured: batches are small before memory is short."""
 LEAST_GAIN = 0.02
 """Least relative gain in tokens a second, with the way back paid, for which layers are lent: a
 smaller gain is hardly noticed. Preemptions that lending saves are a gain on top."""
+ANEW_PART = 0.3
+"""Largest loss of tokens a second by lending, as a part of the time in which preempted requests are
+computed anew. The time that lending saves is not known before: with less memory lent it saves less.
+"""
+LEAST_LOSS = 0.003
+"""Least such loss for which layers are lent: below it hardly any request is preempted."""
 WAY_BACK_PART = 0.05
 """Largest ratio of the seconds of the way back to the seconds without work before all is lent."""
 CALLED_IN = 1 / 4
@@ -81,6 +87,30 @@ def worth_lending(
     return int(x * kv_bytes) if gain >= least / (2 if lending else 1) else 0
 
 
+def worth_sparing(
+    kv_bytes: int,
+    turn_bytes: float,
+    part: float,
+    *,
+    most: float,
+    anew_part: float,
+    lending: bool = False,
+) -> int:
+    """Return the bytes of layers that are lent so that fewer requests are preempted; see
+    `worth_lending`.
+
+    `anew_part`: part of the time in which preempted requests are computed anew.
+
+    Running requests that grow into lent memory are not preempted, which `worth_lending` does not
+    count as a gain. So up to so many bytes are lent that they cost the part `ANEW_PART` of that
+    time, and none where this is less than `LEAST_LOSS` (half of it while layers are lent).
+    """
+    loss = ANEW_PART * anew_part
+    if loss < LEAST_LOSS / (2 if lending else 1):
+        return 0
+    return int(min(most, _bearable(kv_bytes, turn_bytes, part, loss)))
+
+
 def worth_keeping(
     kv_bytes: int, turn_bytes: float, part: float, *, most: float, running_bytes: int
 ) -> int:
@@ -95,19 +125,21 @@ def worth_keeping(
     """
     best = worth_lending(kv_bytes, turn_bytes, MOST_PART, most=most, lending=True)
     wanted = min(max(best, running_bytes), most)
-    return int(min(wanted, _bearable(kv_bytes, turn_bytes, part))) if wanted > 0 else 0
+    if wanted <= 0:
+        return 0
+    return int(min(wanted, _bearable(kv_bytes, turn_bytes, part, LEAST_GAIN)))
 
 
 @lru_cache(maxsize=64)
-def _bearable(kv_bytes: int, turn_bytes: float, part: float) -> float:
-    """Return the bytes up to which lending costs at most the part `LEAST_GAIN` of the tokens."""
+def _bearable(kv_bytes: int, turn_bytes: float, part: float, loss: float) -> float:
+    """Return the bytes up to which lending costs at most the part `loss` of the tokens."""
     if kv_bytes <= 0 or turn_bytes <= 0:
         return 0.0
     p, ratio = min(part, MOST_PART), turn_bytes / kv_bytes
     low, high = 0.0, ratio  # a way back of a whole turn
     for _ in range(HALVINGS):
         x = (low + high) / 2
-        low, high = (x, high) if _gain(x, p, ratio) >= -LEAST_GAIN else (low, x)
+        low, high = (x, high) if _gain(x, p, ratio) >= -loss else (low, x)
     return low * kv_bytes
 
 

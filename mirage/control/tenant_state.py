@@ -26,6 +26,8 @@ AGAIN_S = 60.0
 to answer."""
 PAUSES_S = 600.0
 """Seconds over which the longest pause counts."""
+ANEW_S = 60.0
+"""Seconds over which the part of the time is averaged that preempted requests are computed anew."""
 COST_S = 60.0
 """Seconds over which the time is averaged that loads of layers add to tokens."""
 
@@ -68,6 +70,9 @@ class TenantSnapshot(msgspec.Struct, frozen=True, eq=False):
     """Longest recent pause without work that ended with new work, in seconds."""
     lacked: bool = False
     """True if its requests waited for memory in the last report that it sent with the turn."""
+    anew_part: float = 0.0
+    """Part of all time, over about the last minute, in which it computed preempted requests anew,
+    estimated: each had as much KV as the mean of the requests that run on."""
     costly: bool = False
     """True if waits for its layers lately added more to its tokens than `Tenant.max_cost_ms`."""
 
@@ -124,6 +129,11 @@ class _Record:
     """True if the mean is of reports with waiting requests."""
     lacked: bool = False
     again: RecentRate = field(default_factory=lambda: RecentRate(AGAIN_S))
+    preemptions: int | None = None
+    """Preemptions by the last report; None before the first."""
+    anew_s: float = 0.0
+    """Seconds in which preempted requests were computed anew, since the first report."""
+    anew: RecentRate = field(default_factory=lambda: RecentRate(ANEW_S))
     pauses: RecentMax = field(default_factory=lambda: RecentMax(PAUSES_S))
     cost: RecentMean = field(default_factory=lambda: RecentMean(COST_S))
     """Seconds that waits for layers added to each token."""
@@ -143,6 +153,16 @@ class _Record:
             self.cost.add(waits.token_s, waits.tokens, now)
         if self.stepped is None or report.steps != self.stepped.steps:
             self.stepped = report
+
+    def preempted(self, report: Report, now: float) -> None:
+        """Note the time in which requests that were preempted since the last report are computed
+        anew."""
+        before, self.preemptions = self.preemptions, report.preemptions
+        if before is not None and report.running and report.preemptions > before:
+            used = report.kv_used_extents * self.shape.extent_bytes / token_bytes(self.shape)
+            each_s = used / report.running * report.token_s
+            self.anew_s += (report.preemptions - before) * each_s
+        self.anew.add(self.anew_s, now)
 
     def computed(self, report: Report) -> None:
         """Note the T_c of a report; ignored if it is 0.
@@ -229,6 +249,7 @@ class MetadataStore:
         if report.holds_turn:
             record.lacked = lacks_admission(report)
         record.again.add(report.blocks_again, now)
+        record.preempted(report, now)
         record.waited(report, now)
         self._note(name, now)
 
@@ -337,6 +358,7 @@ class MetadataStore:
             again_blocks_s=record.again.per_s,
             longest_pause_s=pause.value,
             lacked=record.lacked,
+            anew_part=record.anew.per_s,
             costly=costly.value,
         )
         known = active, peak, peak_compute, pause, costly

@@ -320,12 +320,18 @@ def test_a_model_alone_has_nobody_to_lend_to(tmp_path: Path) -> None:
     assert idle.startswith("There is no other model ")
 
 
-def test_turns_too_short_for_the_link_do_not_pay(tmp_path: Path) -> None:
-    config = gpu_config(tmp_path, sharing={"mode": "temporal", "turn_s": 0.1})
+@pytest.mark.parametrize("drain", [True, False, "auto"])
+def test_turns_too_short_for_the_link_do_not_pay(tmp_path: Path, drain: bool | str) -> None:
+    """In turns that do not drain, layers are lent all the same while many requests are preempted;
+    so the advice is not to use another policy.
+    """
+    config = gpu_config(tmp_path, sharing={"mode": "temporal", "turn_s": 0.1, "drain": drain})
     active, idle, _ = told(config, profiles.hardware("h100"))
     assert active.startswith("Remapping does not pay here: ")
     assert idle.startswith("In turns of 0.1 s idle models lend nothing")
-    assert idle.endswith("make turns longer, or use policy pooled.")
+    assert ("unless many requests are preempted: " in idle) is (drain is not True)
+    pooled = ", or use policy pooled" if drain is True else ""
+    assert idle.endswith(f"; make turns longer{pooled}.")
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage.control.lending import (
+    ANEW_PART,
     CALLED_IN,
     LEAST_GAIN,
+    LEAST_LOSS,
     MOST_PART,
     PARAMETERS_PART,
     WAY_BACK_PART,
@@ -18,6 +20,7 @@ from mirage.control.lending import (
     rest_enough,
     worth_keeping,
     worth_lending,
+    worth_sparing,
 )
 
 pytestmark = pytest.mark.pure
@@ -126,6 +129,41 @@ def test_what_stays_lent_is_no_less_for_a_part_that_was_measured_too_high_at_fir
     assert worth_keeping(pool, turn, 0.38, most=2.0 * pool, running_bytes=0) > 0.9 * early
     assert worth_keeping(pool, turn, 0.1, most=2.0 * pool, running_bytes=2 * pool) < early / 4
     assert worth_keeping(0, turn, 0.5, most=GIB, running_bytes=GIB) == 0
+
+
+PARTS_OF_TIME = st.floats(0, 0.5)
+
+
+@given(*KEPT, PARTS_OF_TIME, PARTS_OF_TIME)
+def test_to_spare_preemptions_costs_a_part_of_what_they_cost(
+    pool: int, ratio: float, part: float, most: float, one: float, other: float
+) -> None:
+    less, more = sorted((one, other))
+
+    def lent(anew_part: float) -> int:
+        return worth_sparing(pool, ratio * pool, part, most=most * pool, anew_part=anew_part)
+
+    assert 0 <= lent(less) <= lent(more) <= most * pool
+    cost = tokens(lent(more) / pool, ratio, min(part, MOST_PART))
+    assert cost >= (1 - ANEW_PART * more) * (1 - 1e-4)
+
+
+def test_nothing_is_lent_to_spare_few_preemptions() -> None:
+    """Where no lending pays by larger batches, it begins once enough of the time is lost with
+    preempted requests, and ends when half of that is.
+    """
+    pool, turn = GIB, 2.0 * GIB
+    assert worth_lending(pool, turn, 0.5) == 0
+
+    def lent(anew_part: float, lending: bool) -> bool:
+        found = worth_sparing(pool, turn, 0.5, most=inf, anew_part=anew_part, lending=lending)
+        return found > 0
+
+    begins = LEAST_LOSS / ANEW_PART
+    assert [lent(begins * x, False) for x in (0, 0.99, 1.01)] == [False, False, True]
+    assert [lent(begins * x, True) for x in (0, 0.49, 0.51)] == [False, False, True]
+    assert worth_sparing(0, turn, 0.5, most=GIB, anew_part=0.1) == 0
+    assert worth_sparing(pool, 0.0, 0.5, most=GIB, anew_part=0.1) == 0
 
 
 @given(st.floats(0, 100), st.floats(0, 1e3), st.floats(0, 1e3))

@@ -336,3 +336,36 @@ def test_a_tenant_lacked_memory_as_its_last_turn_ended_whatever_comes_meanwhile(
     assert lacked(**short)
     assert lacked(holds_turn=False)
     assert not lacked(waiting=3, admission_extents=10)
+
+
+# -- preempted requests -----------------------------------------------------------------
+
+
+def test_time_of_preempted_requests_is_that_of_the_kv_of_those_that_run_on() -> None:
+    """20 extents of 64 tokens for five requests are 256 tokens for each, computed anew in 0.256 s.
+    One of them is preempted each second. The preemptions before the first report are those of an
+    engine that has run under another server.
+    """
+    made = store()
+    for second in range(600):
+        seen = report(used=20, running=5, token_s=1e-3, preemptions=1000 + second)
+        made.reported("a", seen, float(second))
+    a, b = made.snapshot(600.0).tenants
+    assert a.anew_part == pytest.approx(0.256, rel=0.01)
+    assert b.anew_part == 0.0
+
+
+def test_no_time_is_lost_with_preemptions_that_have_ended() -> None:
+    made = store()
+    for second, preempted in enumerate([0, 100, *[100] * 600]):
+        seen = report(used=20, running=5, token_s=1e-3, preemptions=preempted)
+        made.reported("a", seen, float(second))
+    assert made.snapshot(602.0).tenants[0].anew_part < 1e-4
+
+
+def test_preemptions_of_an_engine_without_measured_times_or_running_requests_cost_nothing() -> None:
+    made = store()
+    made.reported("a", report(used=20, running=5, preemptions=0), 0.0)
+    made.reported("a", report(used=20, running=5, preemptions=9), 1.0)
+    made.reported("a", report(used=0, running=0, token_s=1e-3, preemptions=20), 2.0)
+    assert made.snapshot(2.0).tenants[0].anew_part == 0.0

@@ -66,23 +66,34 @@ def _little(config: Config, fits: Mapping[str, Fit], speeds: Speeds) -> list[str
     if speeds.link is None:
         return []
     if config.sharing.mode == "temporal":
-        return _in_turns(pool, speeds.link, config.sharing.turn_s)
+        return _in_turns(config, pool, speeds.link)
     if speeds.memory is None:
         return []
     return _at_once(config, fits, speeds.link, speeds.memory)
 
 
-def _in_turns(pool: int, link: float, turn_s: float) -> list[str]:
+def spares_preemptions(config: Config) -> bool:
+    """True if layers are also lent where larger batches do not pay for them, while many requests
+    are preempted (`worth_sparing`)."""
+    sharing = config.sharing
+    return sharing.mode == "temporal" and not sharing.drains and config.host_tier is None
+
+
+def _in_turns(config: Config, pool: int, link: float) -> list[str]:
+    turn_s = config.sharing.turn_s
     if worth_lending(pool, link * turn_s) >= LITTLE * pool:
         return []
     longer = turn_s
     while worth_lending(pool, link * longer) < LITTLE * pool:
         longer *= 1.05
+    spares = spares_preemptions(config)
     return [
         _note(
-            f"turns of {turn_s:g} s are too short for layers to pay: the link loads "
+            f"turns of {turn_s:g} s are too short for layers to pay"
+            f"{', unless many requests are preempted' if spares else ''}: the link loads "
             f"{link * turn_s / 1e9:.3g} GB in one, and KV memory without layers is "
-            f"{pool / 1e9:.3g} GB. Turns from {longer:.2g} s would pay, or use pooled"
+            f"{pool / 1e9:.3g} GB. Turns from {longer:.2g} s would pay"
+            f"{'' if spares else ', or use pooled'}"
         )
     ]
 

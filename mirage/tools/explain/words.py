@@ -8,7 +8,7 @@ from typing import TypeVar
 from mirage.config import Config
 from mirage.control.lending import worth_lending
 from mirage.serve.fit.fit import Fit
-from mirage.serve.fit.outlook import LITTLE
+from mirage.serve.fit.outlook import LITTLE, spares_preemptions
 from mirage.tools.explain.arithmetic import GB, Explained, Hidden
 from mirage.tools.explain.sizes import rate
 from mirage.units import size
@@ -109,10 +109,12 @@ def _idle(
         return "There is no other model that would have the memory of an idle one."
     if not pays:
         loaded = size(int(link_gb_s * GB * turn_s))
+        spares = spares_preemptions(config)
         return (
-            f"In turns of {turn_s:g} s idle models lend nothing that is worth its way back: the "
+            f"In turns of {turn_s:g} s idle models lend nothing that is worth its way back"
+            f"{', unless many requests are preempted' if spares else ''}: the "
             f"link loads {loaded} in one, too little beside a KV memory of {size(pool)}; "
-            "make turns longer, or use policy pooled."
+            f"make turns longer{'' if spares else ', or use policy pooled'}."
         )
     begin = f"In turns of {turn_s:g} s idle models lend "
     if config.sharing.mode == "spatial":
