@@ -96,7 +96,7 @@ def class_of(machine: str, flags: Collection[str]) -> Processor | None:
     """Class of a processor by its machine name and flags of /proc/cpuinfo; None if vLLM has no
     kernels for it.
 
-    Every Arm processor counts as one with bf16, since all on which vLLM is run have that.
+    Every Arm processor counts as one with bf16, whatever its flags.
     """
     if machine in ("aarch64", "arm64"):
         return Processor.ARM

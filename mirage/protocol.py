@@ -244,8 +244,8 @@ class Turn(msgspec.Struct, tag="turn", tag_field="type", frozen=True):
     drain: bool = False
     """True if an engine that loses the turn first finishes the requests that it has begun."""
     spill_bytes: int = 0
-    """KV memory, in bytes, that its requests give up after it has stopped, the newest requests
-    first.
+    """KV memory, in bytes, that its requests give up after it has stopped: those that have loaded
+    and not gone on since, then running ones, in both groups the newest first.
     """
 
 

@@ -38,8 +38,8 @@ Engines inherit the environment of `mirage`. Each variable that vLLM reads is in
 - *passed*: any value that vLLM takes. It touches neither memory nor layers, nor what requests may
   do.
 - *refused*: `mirage check` says so in one line, before anything starts. Values that are fine,
-  mostly vLLM's own, are named; so is an empty one. Another name that begins with `VLLM_` is
-  refused as well, except those that Kubernetes adds for a service (`VLLM_ROUTER_SERVICE_HOST`).
+  mostly vLLM's own, are named; an empty value is fine, too. Another name that begins with `VLLM_`
+  is refused as well, except those that Kubernetes adds for a service (`VLLM_ROUTER_SERVICE_HOST`).
 
 | Variable | | Why, or what instead |
 |---|---|---|"""

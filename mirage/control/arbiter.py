@@ -155,8 +155,9 @@ class Arbiter:
         self.controller.wakes(tenant, now)
 
     def goes_on(self, tenant: str, now: float) -> None:
-        """Wake an adopted engine that the previous server had told to sleep; nothing happens to
-        any other engine."""
+        """Wake an adopted engine that the previous server had told to sleep, and that has not
+        fallen asleep yet; the caller leaves out those that are asleep. Nothing happens to an engine
+        that was not told to sleep."""
         if tenant in self._sleepers:
             self.wakes(tenant, now)
 

@@ -1,7 +1,7 @@
 """KV of suspended requests that goes below the device, where tenants take turns.
 
 At the end of a turn unfinished requests hold KV memory that the next tenant could use. A tenant
-that stops is told how much of it to give up: its newest requests are preempted, and their blocks
+that stops is told how much of it to give up: some of its requests are preempted, and their blocks
 stay cached until other requests need the memory. Blocks whose memory is needed go below the device
 once, and come back once when their owner has the turn again.
 """

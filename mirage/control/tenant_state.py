@@ -286,8 +286,8 @@ class MetadataStore:
         return self._active(self._records[name], now).value
 
     def valid_until(self, now: float) -> float:
-        """Return the time in seconds up to which a snapshot made at `now` is valid without another
-        event; inf for ever."""
+        """Return the time in seconds up to which `snapshot(now)`, the state of all tenants, is
+        valid without another event; inf for ever."""
         return self._every(now).valid_until
 
     def _filled(self, name: str, report: Report, shape: ModelShape) -> Report:

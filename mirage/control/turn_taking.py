@@ -43,7 +43,8 @@ class Suspended(Protocol):
         """Number of KV blocks in use, which no other request can be given."""
 
     def give_up_newest(self) -> bool:
-        """Preempt the newest request that can give up its blocks; False if none can."""
+        """Preempt the newest request that has loaded and not gone on since, or if there is none the
+        newest that runs; False if there is neither."""
 
 
 class TurnTaking:
@@ -51,7 +52,7 @@ class TurnTaking:
 
     A revoked engine stops after the step in flight. If it is told to drain, it first finishes the
     requests that it has begun, preempted ones included, and begins no others. Once it has stopped,
-    its newest requests give up as much KV memory as it was told.
+    its requests give up as much KV memory as it was told (`Suspended.give_up_newest`).
 
     An engine that rests (it is to sleep, or has no layers) does not step even if it has the turn,
     and all its requests give up their KV memory.
@@ -89,8 +90,8 @@ class TurnTaking:
         return Admits.PREEMPTED if requests.preempted else Admits.RUNNING
 
     def spill(self, requests: Suspended, block_bytes: int) -> int:
-        """Let the newest requests give up as much KV as the engine was told, once it has stopped;
-        return their number.
+        """Let requests give up as much KV as the engine was told, in the order of
+        `Suspended.give_up_newest`, once it has stopped; return their number.
 
         In an engine that rests, they give up all. Requests whose blocks are still being loaded
         cannot; the next call tries them again.

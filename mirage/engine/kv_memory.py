@@ -258,8 +258,8 @@ class ElasticKVMemory(KVMemory):
         return self.blocks.book.usable_blocks - int(self.blocks.num_free_blocks)
 
     def give_up_newest(self) -> bool:
-        """Preempt the newest request that can give up its blocks; False if none can. See
-        `EngineQueues.give_up_newest`."""
+        """Preempt the newest request that has loaded and not gone on since, or if there is none the
+        newest that runs; False if there is neither. See `EngineQueues.give_up_newest`."""
         return self._queues.give_up_newest()
 
     def preempted(self, request: Any) -> None:

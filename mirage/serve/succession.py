@@ -28,7 +28,9 @@ concern only the server."""
 
 
 class Succession(NamedTuple):
-    """Run of a killed server that this server takes over, and the configuration that it served."""
+    """Run of a killed server that this server takes over, and the configuration to go on with: the
+    killed server's, but with this server's own values of `OF_SERVERS`.
+    """
 
     left: LeftRun
     config: Config

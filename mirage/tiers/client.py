@@ -138,9 +138,9 @@ class PoolClient:
     # -- storing ------------------------------------------------------------------------
 
     def reserve(self, keys: Iterable[Key]) -> Mapping[Key, BlockPlace]:
-        """Reserve places as `Pool.reserve` does. Keys that this client has reserved before are left
-        out. While the answer to an earlier call is missing, return an empty mapping and send no
-        question."""
+        """Reserve places as `Pool.reserve` does. Keys that this client has reserved, and neither
+        committed nor abandoned since, are left out. While the answer to an earlier call is missing,
+        return an empty mapping and send no question."""
         self._listen()
         wanted = [key for key in keys if key not in self._reserved]
         if self._line is None or not wanted or self._answered < self._asked:

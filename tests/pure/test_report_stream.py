@@ -75,10 +75,30 @@ def test_an_error_in_the_stream():
         StreamedAnswer(0.0).feed(event(error={"message": "engine is dead", "code": 500}), 1.0)
 
 
-@pytest.mark.parametrize("payload", [b"data: {oops\n", b"data: 17\n", b"data: \xff\n"])
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"data: {oops\n",
+        b"data: 17\n",
+        b"data: \xff\n",
+        event(usage=5),
+        event(usage={"prompt_tokens": "7"}),
+        event(choices=5),
+        event(choices=[1]),
+        event(choices=[{"text": 5}]),
+        event(choices=[{"text": "a", "token_ids": 5}]),
+    ],
+)
 def test_an_event_that_is_none(payload):
     with pytest.raises(StreamError, match="not an event of the API"):
         StreamedAnswer(0.0).feed(payload, 1.0)
+
+
+def test_fields_without_a_value_are_left_out_fields():
+    answer = StreamedAnswer(0.0)
+    answer.feed(event(choices=None, usage=None, error=None) + token("a", 1) + DONE, 1.0)
+    answer.close()
+    assert (answer.text, answer.output_tokens) == ("a", 1)
 
 
 @pytest.mark.parametrize(

@@ -512,6 +512,26 @@ def test_the_prediction_tells_who_must_yield_first() -> None:
     assert made.roster.predicted_s("b", made.now) == pytest.approx(4.0 + 10 + 0.1 + 9, abs=4.1)
 
 
+@pytest.mark.parametrize(("sleeps", "leaves_s"), [(True, 0.1), (False, 1.0)])
+def test_the_prediction_has_the_time_in_which_another_gives_its_memory_back(
+    sleeps: bool, leaves_s: float
+) -> None:
+    """`a` has long been idle, and yields once `b` is asked for. It sleeps under policy mirage, and
+    stops under any other.
+    """
+    made = world(50, "ab", replace(SLOW, sleeps=sleeps))
+    served(made, "a")
+    made.advance(100)
+    assert made.roster.predicted_s("b", made.now) == pytest.approx(leaves_s + 9.0)
+    said(made)
+    asked_at = made.now
+    made.ask("b")
+    assert said(made) == ["sleep a" if sleeps else "stop a"]
+    made.advance(leaves_s + 9.0)
+    assert made.state("b") is LifeState.READY
+    assert made.roster.members["b"].ready_at - asked_at == pytest.approx(leaves_s + 9.0, abs=0.01)
+
+
 def test_a_request_that_has_waited_as_long_as_it_may_is_refused() -> None:
     made = world(50, "a")
     made.apply(TenantSpec("b", start="on_request", wait_s=30.0), OWN, TIMES)

@@ -119,8 +119,8 @@ class MemoryBooks(PricedMemory):
         return emptied
 
     def settle(self, answer: MemoryAnswer) -> None:
-        """Set the numbers of layers, slots and experts to those of the answer. Raise `RuntimeError`
-        if its number of KV extents differs from the books."""
+        """Set the numbers of layers and experts given away, and of slots, to those of the answer.
+        Raise `RuntimeError` if its number of KV extents differs from the books."""
         self.layers_remapped, self.stream_slots = answer.layers_remapped, answer.stream_slots
         self.experts = answer.experts
         if answer.extents != self.extents:

@@ -212,10 +212,9 @@ class RosterMember:
         rest_s = rules.rest_worth * self.back_s(DrainGoal.STOP)
         return max(self.last_busy, self.since) + rest_s
 
-    @property
-    def leaves_s(self) -> float:
-        """Seconds that the tenant takes to sleep, or to stop, after the order."""
-        return self.times.sleep_s if self.goal is DrainGoal.SLEEP else self.times.stop_s
+    def leaves_s(self, goal: DrainGoal) -> float:
+        """Return the seconds that the tenant takes to sleep, or to stop, after the order."""
+        return self.times.sleep_s if goal is DrainGoal.SLEEP else self.times.stop_s
 
     @property
     def yields_at(self) -> float:

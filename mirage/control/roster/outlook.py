@@ -47,7 +47,7 @@ def predicted_s(
         ready = link_free = max(time, link_free) + member.comes_s
         if member is one:
             return ready - now
-        heappush(given, (_yields_at(member, ready, rules), member.own.yields))
+        heappush(given, (_yields_at(member, ready, rules, ready), _yields(member, rules)))
     raise AssertionError("the tenant is in the line")
 
 
@@ -58,7 +58,7 @@ def _loads(m: RosterMember) -> bool:
 def _left_at(m: RosterMember, now: float) -> float:
     """Return the time in seconds at which a draining tenant sleeps or has stopped."""
     ends = now if m.told or not m.running else max(now, m.until)
-    return ends + m.leaves_s
+    return ends + m.leaves_s(m.goal)
 
 
 def _given(m: RosterMember, rules: RosterRules, now: float) -> list[tuple[float, int]]:
@@ -68,12 +68,23 @@ def _given(m: RosterMember, rules: RosterRules, now: float) -> list[tuple[float,
     if not m.gives_way:
         return []
     ready = m.came_at + m.comes_s if m.state in COMING else m.ready_at
-    return [(max(now, _yields_at(m, ready, rules)), m.own.yields)]
+    return [(_yields_at(m, ready, rules, now), _yields(m, rules))]
 
 
-def _yields_at(m: RosterMember, ready: float, rules: RosterRules) -> float:
-    """Return the time in seconds at which a tenant that becomes ready at `ready` has fallen asleep,
-    and its bytes are free, if another tenant needs its place from then on."""
+def _yields_at(m: RosterMember, ready: float, rules: RosterRules, now: float) -> float:
+    """Return the time in seconds at which a tenant that is ready since `ready`, or will be, has
+    yielded, and its bytes are free, if another tenant needs its place from `now` on."""
     busy = bool(m.running or m.is_asked_for)
     drained_s = rules.drain_s if busy else 0.0
-    return ready + m.awake_s(DrainGoal.SLEEP, rules, busy=busy) + drained_s + m.times.sleep_s
+    goal = _goal(rules)
+    begins = max(now, ready + m.awake_s(goal, rules, busy=busy))
+    return begins + drained_s + m.leaves_s(goal)
+
+
+def _yields(m: RosterMember, rules: RosterRules) -> int:
+    """Return the bytes that an awake tenant gives back when it yields."""
+    return m.own.yields if _goal(rules) is DrainGoal.SLEEP else m.own.awake
+
+
+def _goal(rules: RosterRules) -> DrainGoal:
+    return DrainGoal.SLEEP if rules.sleeps else DrainGoal.STOP

@@ -22,10 +22,11 @@ keeps it equal to what they say.
 
 To port to a new vLLM, run `make names`. It writes a table of the names that we use, with their
 parameters, for the vLLM that is installed and for the newest one, which it downloads (320 MB), and
-then this page. `tests/pure/test_vllm_names.py` says which of our uses do not fit; the last section
-below lists the differences between the versions. A function that has moved, or whose arguments have
-changed, gets a wrapper in `mirage/engine/moved.py`. `mirage doctor` makes the same check on the
-vLLM that is installed.
+then this page and the schemas of requests (`mirage/serve/router/request_schemas.json`).
+`tests/pure/test_vllm_names.py` says which of our uses do not fit; the last section below lists the
+differences between the versions. A function that has moved, or whose arguments have changed, gets a
+wrapper in `mirage/engine/moved.py`. `mirage doctor` makes the same check on the vLLM that is
+installed.
 """
 GIVEN = "What vLLM is given by name"
 CLASSES = "Our classes over vLLM's"
@@ -82,7 +83,7 @@ def _replaced(found: FoundUses) -> list[tuple[str, str, str]]:
     """Rows about functions of vLLM that one of ours replaces while the program runs: vLLM's name,
     its parameters, and our file.
 
-    They are functions in a module, and methods of objects whose class `reached.py` has.
+    They are functions in a module, and methods that `reached.py` lists for their class.
     """
     reached = {of(owner, _attribute(e)) for owner, es in (HOOKS | GRAPHS).items() for e in es}
     named = [(use.name, use) for use in _flat(found.needs) if use.replacement is not None]

@@ -56,7 +56,7 @@ def keep_on_peers(
 
 
 class ExpertReplicas:
-    """Copies of cold experts in a pool, as `mirage.streaming.replicas.Replicas` describes them.
+    """Copies of cold experts on the pool's peers; see `mirage.streaming.replicas.Replicas`.
 
     The constructor starts a thread. Until `close`, only this thread may use `pool` and `places`.
     """

@@ -12,7 +12,7 @@ FILE = "the file has it so"
 
 
 class MachineChange(NamedTuple):
-    """Tenants that are added and removed in one step, and steps for those that move.
+    """Tenants that are added and removed, all together, and then steps for those that move.
 
     A tenant starts on its new devices before it leaves the old ones.
     """

@@ -128,8 +128,8 @@ class ServedCluster(NamedTuple):
         return self._agent(options.program, msgspec.json.encode(server))
 
     def router_order(self, name: str, machine: MachineThere, doors: dict[str, str]) -> bytes:
-        """Start order of the router of a machine, as JSON; `name` is the name by which the agent
-        knows the router.
+        """Start parameters (order) of the router of a machine, as JSON; `name` is the name by which
+        the agent knows the router.
 
         `doors` are the URLs of the devices' doors, by device.
         """

@@ -51,7 +51,7 @@ ORDER = "/order"
 
 
 class RouterOrder(msgspec.Struct, frozen=True):
-    """Start order of the router of a machine."""
+    """Start parameters (order) of the router of a machine."""
 
     device: str
     """Name by which the agent knows this router; it knows a device's server by the device's name.

@@ -1,4 +1,4 @@
-"""Start order of a device server, which it reads from a JSON file."""
+"""Start parameters (order) of a device server, which it reads from a JSON file."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from mirage.serve.logs.logs import LogFormat
 
 
 class DeviceOrder(msgspec.Struct, frozen=True):
-    """Start order of one device server: its configuration, and the options of the process above it,
-    which is `mirage serve` with several devices.
+    """Start parameters (order) of one device server: its configuration, and the options of the
+    process above it, which is `mirage serve` with several devices.
     """
 
     device: str

@@ -1,5 +1,5 @@
-"""Start order of a device server, made from its configuration and from the options of the process
-above it, which is `mirage serve` with several devices.
+"""Start parameters (order) of a device server, made from its configuration and from the options of
+the process above it, which is `mirage serve` with several devices.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ def device_order(
     admin: Path,
     log_dir: Path | None,
 ) -> DeviceOrder:
-    """Start order of one device's server, which will listen at the sockets `line` and `admin`.
+    """Start parameters (order) of one device's server, which will listen at the sockets `line` and
+    `admin`.
 
     `url` is left empty: the router's address is not known yet.
     """

@@ -49,7 +49,8 @@ connect to this device.
 
 
 class TetheredOrder(msgspec.Struct, frozen=True):
-    """Start order of a tethered server: configuration, address, keys and log settings."""
+    """Start parameters (order) of a tethered server: configuration, address, keys and log
+    settings."""
 
     device: str
     config: ConfigRecord

@@ -243,8 +243,8 @@ class AnswersLost(Message, frozen=True):
 
 
 class RouterDrains(Message, frozen=True):
-    """Order to refuse new requests, and to break off those that do not finish in time. Section
-    `http` has the times.
+    """Order to refuse new requests, and to break off running ones that do not finish in time.
+    Section `http` has the times.
 
     The router answers with `Drained`.
     """

@@ -143,8 +143,8 @@ class Router:
             self._certificate.renew()
 
     async def drain(self) -> None:
-        """Announce the end, refuse new requests, and break off those that do not finish in time.
-        Idempotent.
+        """Announce the end, refuse new requests, and break off running ones that do not finish in
+        time. Idempotent.
 
         `http.drain_delay_s` is the time between the announcement and the refusals, `http.drain_s`
         the time in which running requests may finish.

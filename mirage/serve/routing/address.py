@@ -171,7 +171,7 @@ class ServedAddress:
         await together([self._desk.keep(), self._keeper.keep()])
 
     async def drain(self) -> None:
-        """Let routers refuse new requests, and break off those that do not finish in time.
+        """Let routers refuse new requests, and break off running ones that do not finish in time.
         Idempotent.
 
         New requests are refused after `http.drain_delay_s` seconds; running ones may finish in the

@@ -209,7 +209,9 @@ class Fleet:
 
 
 def _anew(request: SimulatedRequest) -> SimulatedRequest:
-    """A copy of the request, with its time of arrival and prefix, and nothing computed yet."""
+    """A copy of the request with nothing computed yet; it keeps its number, lengths, time of
+    arrival and content (`prefix`).
+    """
     asked = SimulatedRequest(request.number, request.arrival, request.prompt, request.output)
     asked.prefix = request.prefix
     return asked

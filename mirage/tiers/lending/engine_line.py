@@ -157,8 +157,9 @@ class EngineLine(Generic[T]):
             self._lose(f"its memory cannot be used ({error})")
 
     def _settle(self, start: int) -> None:
-        """Unmap or unlock the piece that begins at `start`, and tell its owner, unless a copy uses
-        the piece. Do nothing while the owner does not want it back and the line is not lost."""
+        """Unmap or unlock the piece that begins at `start`; if that succeeds and the line is not
+        lost, tell its owner. Do nothing while a copy uses the piece, or while its owner does not
+        want it back and the line is not lost."""
         if self._uses[start] or not (self._lost or start in self._dropping):
             return
         piece = self._taken.pop(start)

@@ -24,7 +24,7 @@ Figures = dict[str, tuple[float, str]]
 @dataclass(frozen=True)
 class ProfileProvenance:
     """Origin of the figures in a hardware file: the program that measured them, the machine, the
-    date, and the configuration with the device's memory.
+    date, the path of the configuration, and the bytes of the device's memory and of a page.
     """
 
     program: str

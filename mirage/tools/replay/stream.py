@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
+
+import msgspec
 
 
 class StreamError(Exception):
@@ -16,6 +17,25 @@ class StatusRefused(StreamError):
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(f"HTTP {status}: {reason}")
         self.status = status
+
+
+class _Choice(msgspec.Struct):
+    text: str | None = None
+    token_ids: list[Any] | None = None
+    """Checked once for the whole answer."""
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class _Event(msgspec.Struct):
+    """Event of the stream: the fields that are read."""
+
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+    error: Any = None
 
 
 class StreamedAnswer:
@@ -41,7 +61,7 @@ class StreamedAnswer:
     def feed(self, data: bytes, now: float) -> None:
         """Parse the next bytes of the stream, which arrived at `now` (seconds). A line that is not
         complete waits for the next call. Raises `StreamError` for an event that reports an error or
-        is no JSON object; lines that are no events are skipped.
+        is not one of the API; lines that are no events are skipped.
         """
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
@@ -65,23 +85,23 @@ class StreamedAnswer:
             self._ended = True
             return
         event = _decode(payload)
-        if "error" in event:
-            raise StreamError(error_message(event))
-        if usage := event.get("usage"):
-            self.prompt_tokens = usage.get("prompt_tokens") or 0
-            self.output_tokens = usage.get("completion_tokens") or 0
-        for choice in event.get("choices", []):
+        if event.error is not None:
+            raise StreamError(error_message({"error": event.error}))
+        if event.usage is not None:
+            self.prompt_tokens = event.usage.prompt_tokens or 0
+            self.output_tokens = event.usage.completion_tokens or 0
+        for choice in event.choices or ():
             self._token(choice, now)
 
-    def _token(self, choice: dict[str, Any], now: float) -> None:
+    def _token(self, choice: _Choice, now: float) -> None:
         latency = now - self._sent_at
         if self._begun:
             self.itl_s.append(latency - self.e2el_s)
         else:
             self._begun, self.ttft_s = True, latency
         self.e2el_s = latency
-        self.text += choice.get("text") or ""
-        self.token_ids += choice.get("token_ids") or []
+        self.text += choice.text or ""
+        self.token_ids += choice.token_ids or []
 
     def _tokens_so_far(self) -> str:
         count = len(self.token_ids) or (1 + len(self.itl_s) if self._begun else 0)
@@ -100,11 +120,8 @@ def _is_token(number: object) -> bool:
     return isinstance(number, int) and 0 <= number < 1 << 32
 
 
-def _decode(payload: bytes) -> dict[str, Any]:
+def _decode(payload: bytes) -> _Event:
     try:
-        event = json.loads(payload)
-    except ValueError:
-        event = None
-    if not isinstance(event, dict):
-        raise StreamError(f"not an event of the API: {payload[:80]!r}")
-    return event
+        return msgspec.json.decode(payload, type=_Event)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise StreamError(f"not an event of the API: {payload[:80]!r} ({error})") from None

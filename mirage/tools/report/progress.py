@@ -36,7 +36,8 @@ class Progress:
 
         On a terminal the live line shows `note`, and a bar of the amount `done` of `total` in any
         unit (`total` is None if unknown). Elsewhere a plain line shows `note` and the seconds since
-        the start: only if the last line is at least `EVERY_S` seconds old, or with `at_once`.
+        the start: only if the last line, or without one the start, was at least `EVERY_S` seconds
+        ago, or with `at_once`.
         """
         now = monotonic()
         if self._live is not None:

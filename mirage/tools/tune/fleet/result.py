@@ -1,5 +1,5 @@
-"""Number of devices that each `SizeStep` needs, as JSON, a table, sentences and an HTML page. It is
-the mean over the windows of the trace, with a 95 % interval.
+"""Number of devices that are enough with the freedoms of each `SizeStep`, as JSON, a table,
+sentences and an HTML page. It is the mean over the windows of the trace, with a 95 % interval.
 """
 
 from __future__ import annotations

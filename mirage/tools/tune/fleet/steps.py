@@ -1,4 +1,4 @@
-"""Steps from one model per device to models that move; each step allows one thing more. Data."""
+"""Steps from one model per device to models that move; each step changes one thing. Data."""
 
 from __future__ import annotations
 
