@@ -31,11 +31,12 @@ LEAST_GAIN = 0.02
 """Least relative gain in tokens a second, with the way back paid, for which layers are lent: a
 smaller gain is hardly noticed. Preemptions that lending saves are a gain on top."""
 ANEW_PART = 0.3
-"""Largest loss of tokens a second by lending, as a part of the time in which preempted requests are
-computed anew. The time that lending saves is not known before: with less memory lent it saves less.
+"""Largest relative loss of tokens a second for which layers are lent so that fewer requests are
+preempted, as a multiple of the part of the time in which preempted requests are computed anew.
+Lending saves only some of this time. Chosen by the simulation of 60 worlds.
 """
 LEAST_LOSS = 0.003
-"""Least such loss for which layers are lent: below it hardly any request is preempted."""
+"""Least such loss: if even less is allowed, so little time is lost that no layer is lent."""
 WAY_BACK_PART = 0.05
 """Largest ratio of the seconds of the way back to the seconds without work before all is lent."""
 CALLED_IN = 1 / 4
