@@ -42,5 +42,6 @@ class Draining:
         return True
 
     def over(self) -> None:
-        """Note that the draining tenant has stopped, or is gone."""
+        """Forget the draining tenant (`name` and `until`): it has finished its requests, is told to
+        stop, or its engine is gone."""
         self.name = self.until = None

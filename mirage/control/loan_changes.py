@@ -33,8 +33,9 @@ def changed(
     *,
     begins: bool,
 ) -> Iterator[LoanChange]:
-    """Yield a change at `now` (seconds) for each loan that is in `here` and not in `there`;
-    `begins` is True if these loans begin, False if they end."""
+    """Yield a change at `now` (seconds) for each pair of lender and borrower with a loan in `here`
+    and none in `there`. `begins` is True if `here` is the newer of the two, so that these loans
+    begin; False if it is the older one, so that they end."""
     for pair, each in here.items():
         if pair not in there:
             most = max(each, key=lambda one: one.nbytes)

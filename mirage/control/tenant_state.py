@@ -165,10 +165,12 @@ class _Record:
         self.anew.add(self.anew_s, now)
 
     def computed(self, report: Report) -> None:
-        """Note the T_c of a report; ignored if it is 0.
+        """Update the least and the mean T_c with that of a report, unless that is 0 (unknown).
 
-        While requests wait, the length of steps decides how much memory is lent. Earlier steps with
-        small batches would suggest that larger batches cost little.
+        The mean is of reports with running requests. The first of them that has waiting requests
+        too begins a new mean, only of reports with both, because the length of steps decides how
+        much memory is lent while requests wait. Earlier steps with small batches would bring the
+        mean near the least T_c, as if larger batches cost little.
         """
         now = report.layer_compute_s
         if not now:

@@ -83,8 +83,8 @@ class Conversation:
         return EngineHoldings(self._newest, self.report())
 
     def report(self) -> Report:
-        """Return a report of the present state, and remember whether it says that the engine has
-        the turn."""
+        """Return a report of the present state. Remember its `holds_turn` (True if a step may be
+        running), so that `report_if_due` notices a change."""
         self._said_holding = self._turn.held
         return self._reports.make(revision=self.revision, holds_turn=self._said_holding)
 

@@ -44,7 +44,8 @@ class StepHold:
         self._growth_hold.begin_step()
 
     def end_step(self) -> bool:
-        """End the step; True if what is missing changed and should be reported immediately."""
+        """End the scheduling of the step; True if the number of blocks that requests lack has
+        changed since the step before, and should be reported immediately."""
         return self._growth_hold.end_step()
 
     def answered(self) -> None:

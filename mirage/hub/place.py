@@ -1,4 +1,5 @@
-"""The hub of this user: its address, its cache on this machine, and the token for it."""
+"""Hub of models that this process's environment selects: its address, the folder of its cache on
+this machine, and the token that requests to it carry."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ class HubRefused(ConfigError):
 
 
 class HubPlace(NamedTuple):
-    """Settings of huggingface_hub, and times for its requests."""
+    """Hub of models: its address, cache and token, as huggingface_hub has them, and the time limits
+    of requests to it."""
 
     endpoint: str
     cache: Path
@@ -49,7 +51,8 @@ class HubPlace(NamedTuple):
 
 
 def this_hub() -> HubPlace:
-    """The hub of the environment: ``HF_ENDPOINT``, ``HF_HOME``, ``HF_HUB_CACHE``, ``HF_TOKEN``...
+    """Hub that the environment selects: ``HF_ENDPOINT``, ``HF_HOME``, ``HF_HUB_CACHE``,
+    ``HF_TOKEN`` and huggingface_hub's other variables.
 
     Raises `HubRefused` if no folder for its cache is known.
     """

@@ -59,7 +59,7 @@ class Crew:
         self.check()
 
     async def stop(self) -> None:
-        """Cancel all tasks, and wait until they have ended."""
+        """Cancel all tasks, and wait until they have ended. Raises none of their errors."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()

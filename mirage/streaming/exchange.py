@@ -78,10 +78,10 @@ class Exchange:
 def exchange(
     layout: ExpertLayout, layers: int, layer_bytes: int, now: GivenAway, to: GivenAway
 ) -> Exchange:
-    """Return the steps between two states of which at least one gives experts; `to` has no experts
-    in frames.
+    """Return the steps from the state `now` to the state `to`. At least one of the two states gives
+    experts away, and in `to` the spare frames are empty.
 
-    `layer_bytes` is the size of the range of each of the `layers` layers.
+    `layer_bytes` is the size in bytes of the range of each of the `layers` layers.
     """
     unmap, load = list[LayerPart](), list[LayerPart]()
     for layer in range(layers):

@@ -19,10 +19,12 @@ def even(n: int, m: int) -> tuple[int, ...]:
 def nested(n: int) -> tuple[int, ...]:
     """Return all n layers in an order whose first m are the streamed set of size m.
 
-    Growing the set by one adds a layer and moves none. The k-th layer (from 0) stands at the
-    fraction log2(2k + 1) mod 1 of the circle, after de Bruijn and Erdős (1949), who showed that no
-    endless sequence keeps larger gaps at every size. The gaps of the first m points are log2(1 +
-    1/j) for j = m .. 2m - 1, hence the bound that the tests assert:
+    Growing the set by one adds a layer and moves none. Point k (from 0) stands at the fraction
+    log2(2k + 1) mod 1 of the circle, after de Bruijn and Erdős (1949), who showed that no endless
+    sequence keeps larger gaps at every size. Each point gives the layer in which it falls; a point
+    in a layer that is already taken is skipped. The gaps of the first m points are log2(1 + 1/j)
+    for j = m .. 2m - 1, as fractions of the circle, hence the bound in layers that the tests
+    assert:
 
         smallest gap >= max(1, floor(n * log2(2m / (2m - 1)))) >= floor(0.72 * n / m)
 

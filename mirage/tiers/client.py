@@ -31,12 +31,16 @@ logger = logging.getLogger("mirage.tiers")
 
 
 class _Request:
-    """State of one request that waits for the pool: the answers so far, by key."""
+    """One request from its first `seek` to `leave`: the pool's answers so far, by key, and the keys
+    whose places were handed out."""
 
     def __init__(self, name: str, number: int) -> None:
         self.name, self.number = name, number
         self.keys: dict[Key, tuple[Lookup, int]] = {}
+        """State of each key by the newest answer, UNKNOWN before it, and the place's offset in
+        bytes if the state is READY."""
         self.loaded: set[Key] = set()
+        """Keys whose places `places` has returned."""
         self.risen: set[Key] = set()
         """Keys that were on their way up from the disk when the pool was asked."""
 

@@ -20,8 +20,8 @@ class Patience:
         self._silent = False
 
     def waits(self, found: Lookup, waited_s: float) -> bool:
-        """True if a request that has waited `waited_s` seconds goes on waiting for a key in this
-        state."""
+        """True if a request that has waited `waited_s` seconds goes on waiting for a block; `found`
+        is the pool's state of the block's key. Also notes if the pool answers in time."""
         if found is Lookup.UNKNOWN:
             self._silent |= waited_s >= self._answer_s
             return not self._silent

@@ -39,7 +39,8 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Reading:
-    """Options for reading a trace: facts and choices that its file does not contain."""
+    """Options for reading a trace's file: its format, the rate and the seed for arrivals and
+    lengths that it lacks, and whether an endless trace may be read."""
 
     format: str | None = None
     """Name in `registry.FORMATS`; None: recognised by the file's beginning."""

@@ -8,6 +8,7 @@ import pytest
 from tune_case import write, write_trace
 
 from mirage.tools.report.slo import Slo
+from mirage.tools.tune import answer as answering
 from mirage.tools.tune import contest
 from mirage.tools.tune.contest import Contest, entrants, winner
 from mirage.tools.tune.goals import CompletedRequest, Goal, WindowResult
@@ -75,6 +76,14 @@ def test_who_enters(question) -> None:
     assert found["trial 3"].remap.lend_percent == 0.0
     assert found["default"] == question.config
     assert found["fixed 30 %"].remap.max_percent == 30
+
+
+def test_a_choice_that_was_tried_twice_has_the_place_of_its_best_trial() -> None:
+    one, two, three = {"serve": "growth"}, {}, {"lend_percent": 25.0}
+    tried = ((one, 1.0), (two, 1.0), (three, 2.0), (one, 1.0), (two, 3.0))
+    trials = [Searched(n, c, "complete", value, {}) for n, (c, value) in enumerate(tried)]
+    assert answering._best(RATE, trials[:4]) == [three, one, two]
+    assert answering._best(RATE, trials) == [two, three, one]
 
 
 def test_no_configuration_enters_twice(question) -> None:

@@ -113,7 +113,8 @@ class Unbounded:
 class Parameters(NamedTuple):
     """Move: set the numbers of layers and experts given away, and of slots, from now on.
 
-    `back` layers return, of `wanted` that are affordable; 0 if none returns. If experts are
+    `back` is the number of layers that return, 0 if none does. `wanted` is the number for whose
+    return the engine has memory; more than `back` if `PassBounds` limits the round. If experts are
     involved, both are 1.
     """
 
@@ -145,10 +146,12 @@ class Unmap(NamedTuple):
 
 
 class Map(NamedTuple):
-    """Move: give memory to `extents` extents, of `wanted` that are affordable."""
+    """Move: map memory to `extents` more extents."""
 
     extents: int
     wanted: int
+    """Number of extents that are missing and that the engine has memory for; more than `extents` if
+    `PassBounds` limits the round."""
 
 
 Move = Parameters | Retire | CallBack | Unmap | Map

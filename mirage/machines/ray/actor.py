@@ -24,8 +24,8 @@ HOST_BYTES = "mirage-host-bytes"
 
 
 class DeviceActor:
-    """The agent of one device as a Ray actor. Answers are plain values, so that Ray need not keep
-    our classes.
+    """Ray actor that runs the agent of one device. Arguments and results of its methods are plain
+    values (numbers, text, bytes, dicts), so that Ray pickles no object of the project's classes.
     """
 
     def __init__(self, device: str) -> None:

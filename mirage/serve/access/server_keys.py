@@ -101,7 +101,9 @@ class ServerKeys:
         self.table = AccessTable(source.read())
 
     def check_listening(self, host: str) -> None:
-        """Raise `InputRefused` if other machines could reach `host` and no key is asked for."""
+        """Raise `InputRefused` if other machines could reach `host` and no key is asked for, unless
+        the server is meant to be `open_to_all`.
+        """
         if self.table.keys is None and not self._open_to_all and not _is_near(host):
             raise InputRefused(
                 f"--host {host} lets other machines in, and no key is asked for: give --keys FILE "

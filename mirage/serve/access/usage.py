@@ -89,8 +89,8 @@ class AnswerUsage:
 
     @property
     def prompt(self) -> int:
-        """Tokens of prompts, by the reports so far; computed from the total if only that is
-        reported."""
+        """Tokens of the prompt, by the reports so far. If they have none, but a total, it is the
+        total minus the generated tokens."""
         own = self._most(b"prompt", b"input")
         return own or max(0, self._most(b"total") - self.completion)
 

@@ -1,4 +1,6 @@
-"""Sliding window of a minute over amounts (requests or tokens). Pure; seconds of any clock."""
+"""Sum of amounts, such as requests or tokens, in a sliding window. Each amount counts for a minute
+or for a time of its own. Pure: the caller tells the time, in seconds of any clock.
+"""
 
 from __future__ import annotations
 

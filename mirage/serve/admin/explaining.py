@@ -93,7 +93,12 @@ LIMIT = ("limit", "a number", 1, PAGE_LOANS)
 
 
 class LoansFound(NamedTuple):
-    """Moves and loans, copied for one answer of ``GET /why``."""
+    """Data copied for one answer of ``GET /why``: moves of the present plan between places of
+    memory, loans between tenants, and the page that was asked for.
+
+    `t`, `began` and `since` are seconds since 1970. The page has at most `limit` loans, after the
+    first `skip`.
+    """
 
     tenant: str | None
     t: float

@@ -187,7 +187,9 @@ class Domain:
         return self._config
 
     async def room_for(self, names: Iterable[str]) -> None:
-        """Wait until the device serves, and the removal of tenants with these names has ended."""
+        """Wait until tenants with these names may be added: the device serves (see `serves`), and
+        removed tenants of these names are gone. The wait has no time-out.
+        """
         await self._serving.wait()
         await self._crew.ended([_unmaking(name) for name in names])
 

@@ -49,7 +49,9 @@ class KeyStrikes:
         return {key: list(times) for key, times in self._times.items()}, dict(self._until)
 
     def remember(self, times: Mapping[str, Iterable[float]], until: Mapping[str, float]) -> None:
-        """Add what another object has `remembered`."""
+        """Add what another object has `remembered`: times of strikes, and times until which keys
+        are refused, both by the keys' names. A key that is known here gets the new times.
+        """
         self._times.update({key: deque(known) for key, known in times.items()})
         self._until.update(until)
 

@@ -175,7 +175,9 @@ class Suspects:
         return dict(self._culprits), dict(self._suspected)
 
     def remember(self, culprits: Mapping[str, float], suspected: Mapping[str, float]) -> None:
-        """Add what another object has `remembered`."""
+        """Add what another object has `remembered`: the time until which each request is a culprit
+        or a suspect, by the digest of its body. A request that is known here gets the new time.
+        """
         self._culprits.update(culprits)
         self._suspected.update(suspected)
 

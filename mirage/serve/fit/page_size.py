@@ -17,7 +17,7 @@ from vmm.space import extent_blocks
 SMALLEST, LARGEST = 2 * MIB, 64 * MIB
 """Smallest page that CUDA maps, and the size from which larger pages hardly save calls."""
 LOST = 0.02
-"""Most bytes wasted by rounding a layer up to pages, as a fraction of the layer."""
+"""Largest fraction by which a layer may grow by being rounded up to pages."""
 EXTENTS = 64
 """Least number of extents in the KV memory of a share; with fewer, memory would move too
 coarsely.
@@ -53,7 +53,9 @@ class PageSizes:
         return self.share_bytes - self.fixed_bytes - layers
 
     def lost(self, page: int) -> float:
-        """Bytes wasted by rounding a layer up to pages of this size, as a fraction of the layer."""
+        """Fraction by which a layer grows if it is rounded up to pages of `page` bytes; 0 if the
+        layer has no bytes.
+        """
         return align_up(self.layer_bytes, page) / self.layer_bytes - 1 if self.layer_bytes else 0.0
 
     def fits(self, page: int) -> bool:

@@ -166,7 +166,12 @@ class MachineMoves:
                 await self._look(self._facts)
 
     async def _look(self, facts: PlacementFacts) -> None:
-        """Look at the devices. If it is time, or the lost devices have changed, decide."""
+        """Look at the devices, end stand-ins that are no longer needed, and decide if it is time.
+
+        It is time if `decide_s` seconds have passed since the last decision and no move is under
+        way, or if the lost devices have changed. While a device is silent but not yet lost, nothing
+        follows the look.
+        """
         await self._watch.look()
         if not self._watch.is_whole:
             return

@@ -95,7 +95,8 @@ class _RegistryCollector(Collector):
         self._registry, self._router_ends = registry, router_ends
 
     def collect(self) -> Iterator[Metric]:
-        up = GaugeMetricFamily("mirage_tenant_up", "1 while the engine serves", labels=["tenant"])
+        serves = "1 while the tenant serves, or will when a request comes, as while it sleeps"
+        up = GaugeMetricFamily("mirage_tenant_up", serves, labels=["tenant"])
         text = "1 if the engine was adopted from a killed server"
         adopted = GaugeMetricFamily("mirage_tenant_adopted", text, labels=["tenant"])
         text = "1 for the present state of the tenant"

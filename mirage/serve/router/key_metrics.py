@@ -37,11 +37,13 @@ class KeyMetrics(Collector):
         self._tokens: Counter[Labels] = Counter()
 
     def answered(self, key: str, model: str, status: int) -> None:
-        """Count a request; the name of the key or model is empty if it is not known."""
+        """Count an answered request. `key` and `model` are names, empty if unknown; `status` is the
+        HTTP status of the answer.
+        """
         self._requests[self._name(key), model, str(status)] += 1
 
     def took(self, key: str, model: str, kind: TokenKind, tokens: int) -> None:
-        """Add tokens that a request of a key took."""
+        """Count tokens of a request; for `key` and `model` see `answered`."""
         self._tokens[self._name(key), model, kind.value] += tokens
 
     def keep(self, names: Collection[str]) -> None:

@@ -37,7 +37,7 @@ class RecordedTimeline(msgspec.Struct, frozen=True):
 
 
 class ReplayState(Sample, frozen=True):
-    """The newest sample, with the policy of the server."""
+    """State of a server, as ``GET /mirage/state`` answers: its newest sample, and its policy."""
 
     policy: str = "server"
     host_pool: dict[str, Any] | None = None
@@ -50,7 +50,9 @@ class ReplayState(Sample, frozen=True):
 
 
 def parse_timeline(body: bytes) -> RecordedTimeline:
-    """Timeline in a body. Raises `TimelineError` for another schema version or missing fields."""
+    """Timeline, or one page of it, in the body of an answer to ``GET /mirage/timeline``. Raises
+    `TimelineError` for another schema version, and for missing or invalid fields.
+    """
     timeline = _decode(body, RecordedTimeline)
     if timeline.schema_version != SCHEMA_VERSION:
         raise TimelineError(
@@ -67,7 +69,9 @@ def joined(pages: Sequence[RecordedTimeline]) -> RecordedTimeline:
 
 
 def parse_state(body: bytes) -> ReplayState:
-    """Newest sample in a body. Raises `TimelineError` for missing or invalid fields."""
+    """State in the body of an answer to ``GET /mirage/state``, which has one sample. Raises
+    `TimelineError` for missing or invalid fields.
+    """
     return _decode(body, ReplayState)
 
 

@@ -182,10 +182,13 @@ def _load(
 
 
 def _best(goal: Goal, trials: Sequence[Searched]) -> list[Choice]:
-    """The finalists, the best first; of equal trials the earlier one first."""
-    ordered = reversed(in_order(goal, trials))
-    distinct = {repr(sorted(trial.choice.items())): trial.choice for trial in ordered}
-    return list(reversed(distinct.values()))[:FINALISTS]
+    """The finalists: the `FINALISTS` best different choices, or fewer, in the order of `in_order`.
+    A choice that was tried several times has the place of its best trial.
+    """
+    distinct: dict[str, Choice] = {}
+    for trial in in_order(goal, trials):
+        distinct.setdefault(repr(sorted(trial.choice.items())), trial.choice)
+    return list(distinct.values())[:FINALISTS]
 
 
 class _Values:

@@ -13,18 +13,24 @@ LARGEST_BATCH = 256
 
 @dataclass(frozen=True)
 class Curve:
-    """Times of one model alone on the device, in milliseconds."""
+    """Predicted times of one tenant's model, in milliseconds, while no other model uses the device:
+    a decode step at each batch size, and the load of all layers.
+    """
 
     name: str
+    """Name of the tenant."""
     batches: tuple[float, ...]
+    """Batch sizes, in requests, ascending."""
     compute_ms: tuple[float, ...]
+    """Compute time of a decode step at each of `batches`, without any wait for layers."""
     load_ms: float
-    """Milliseconds to load all its layers."""
+    """Time to load all layers from host memory over the link."""
 
 
 def curve(subject: Subject, hardware: Hardware) -> Curve:
-    """Curve over batches of requests with the subject's context, from one request to the most that
-    its engine runs; a most below 2 counts as 2, and one above `LARGEST_BATCH` as that.
+    """Curve of `subject` on `hardware`, by the roofline. Its batches go from one request to the
+    most that the subject's engine runs, but at least to 2 and at most to `LARGEST_BATCH`; each
+    request has the subject's context.
     """
     most = max(2, min(LARGEST_BATCH, subject.most_requests))
     batches = sorted({1, most, *(2**power for power in range(1, 9) if 2**power < most)})
