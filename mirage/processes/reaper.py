@@ -24,7 +24,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -61,11 +61,25 @@ def kill_members(group: int, made: dict[str, int]) -> int:
     killed = [pid for pid, spared in members.items() if not spared]
     _signal(killed, signal.SIGSTOP)
     with contextlib.suppress(OSError):
-        _wait_stopped(killed)
-        made |= _semaphores(killed)
+        made |= of_stopping(killed)
     _signal(killed, signal.SIGKILL)
     _signal(members.keys() - killed, signal.SIGCONT)
     return len(killed)
+
+
+def of_stopping(pids: Collection[int]) -> dict[str, int]:
+    """Semaphores that processes which got SIGSTOP have mapped, or are making: inodes by their
+    names. Once the processes stand, none comes after that.
+
+    Raises `OSError` if this process may open no more files to look for them.
+    """
+    _wait_stopped(pids)
+    return _semaphores(pids)
+
+
+def is_suspended(pid: int) -> bool:
+    """True if the process is stopped, as by SIGSTOP."""
+    return _state(pid) == "T"
 
 
 def _signal(pids: Iterable[int], number: int) -> None:

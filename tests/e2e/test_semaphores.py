@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -50,6 +51,15 @@ for number in itertools.count():
 """
 
 
+CATCHES = """
+import signal
+signal.signal(signal.SIGTERM, lambda *_: print("ends", flush=True) or exit())
+print("begins", flush=True)
+while True:
+    signal.pause()
+"""
+
+
 def untold(log: Path) -> Path:
     """Path of a semaphore that a program has made before any resource tracker heard of it."""
     until = time.monotonic() + LIMIT_S
@@ -85,18 +95,63 @@ def test_it_goes_with_a_group_that_is_ended(
     assert not path.exists()
 
 
-def test_it_goes_with_an_engine_that_is_stopped(tmp_path: Path) -> None:
+@pytest.mark.parametrize("killed", [True, False])
+def test_it_goes_with_an_engine_that_is_stopped(tmp_path: Path, killed: bool) -> None:
+    """An engine that starts does not catch SIGTERM yet, and so ends by it at once."""
     log = tmp_path / "log"
 
     async def stopped() -> Path:
         engine = EngineProcess(tmp_path / "socket", log)
         await engine.start([sys.executable, "-u", "-c", MAKES_ONE], {}, lambda group: None)
         path = await asyncio.to_thread(untold, log)
-        engine.kill()
-        await engine.stop(0.0)
+        if killed:
+            engine.kill()
+        await engine.stop(0.0 if killed else LIMIT_S)
         return path
 
     assert not asyncio.run(stopped()).exists()
+
+
+def test_nor_is_one_of_an_engine_that_is_stopped_while_it_makes_it(tmp_path: Path) -> None:
+    """An engine is stopped at any moment while it makes semaphores."""
+
+    async def stopped(number: int) -> None:
+        log = tmp_path / f"log{number}"
+        engine = EngineProcess(tmp_path / "socket", log)
+        await engine.start([sys.executable, "-u", "-c", MAKES_MANY], {}, lambda group: None)
+        while not (log.exists() and log.read_text() == "begins\n"):
+            await asyncio.sleep(0.001)
+        await engine.stop(LIMIT_S)
+
+    before = set(FOLDER.iterdir())
+    for number in range(20):
+        asyncio.run(stopped(number))
+    new = {path for pattern in ("sem.??????", "sem.mp-many*") for path in FOLDER.glob(pattern)}
+    time.sleep(1.0)  # others make theirs
+    assert not [path for path in new - before if path.exists()]
+
+
+@pytest.mark.parametrize("suspended", [True, False])
+def test_an_engine_is_asked_to_end_once_and_runs_on_if_it_ran(
+    tmp_path: Path, suspended: bool
+) -> None:
+    """An engine that catches SIGTERM ends in its own way, but one that somebody has suspended is
+    not continued for that.
+    """
+    log = tmp_path / "log"
+    words = [sys.executable, "-u", "-c", CATCHES]
+
+    async def stopped() -> str:
+        engine = EngineProcess(tmp_path / "socket", log)
+        await engine.start(words, {}, lambda group: None)
+        while not (log.exists() and log.read_text() == "begins\n"):
+            await asyncio.sleep(0.01)
+        if suspended:
+            os.kill(engine.pid, signal.SIGSTOP)
+        await engine.stop(0.5 if suspended else LIMIT_S)
+        return log.read_text()
+
+    assert asyncio.run(stopped()) == "begins\n" + ("" if suspended else "ends\n")
 
 
 def test_nor_is_one_that_the_c_library_was_making() -> None:
