@@ -62,10 +62,15 @@ def most_lent(
     worth = worth_lending(
         kv_bytes, turn_bytes, staying, most=most, lending=lending, gaining=gaining
     )
-    if not (turns.drains or turns.below_bytes):  # KV below the device is not computed anew
-        anew_part = sum(t.anew_part for t in tenants if _has_work(t))
+    if not (turns.drains or turns.below_bytes):
         spares = worth_sparing(
-            kv_bytes, turn_bytes, staying, most=most, anew_part=anew_part, lending=lending
+            kv_bytes,
+            turn_bytes,
+            staying,
+            most=most,
+            recomputed_part=sum(t.recomputed_part for t in tenants if _has_work(t)),
+            lending=lending,
+            gaining=gaining,
         )
         worth = max(worth, spares)
     if lending and not turns.drains:

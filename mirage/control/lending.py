@@ -30,13 +30,13 @@ measured: batches are small before memory is short."""
 LEAST_GAIN = 0.02
 """Least relative gain in tokens a second, with the way back paid, for which layers are lent: a
 smaller gain is hardly noticed. Preemptions that lending saves are a gain on top."""
-ANEW_PART = 0.3
-"""Largest relative loss of tokens a second for which layers are lent so that fewer requests are
-preempted, as a multiple of the part of the time in which preempted requests are computed anew.
-Lending saves only some of this time. Chosen by the simulation of 60 worlds.
+RECOMPUTED_PART = 1 / 2
+"""Largest relative loss of tokens a second by lending more than is best for larger batches, as a
+multiple of the part of the time in which tokens of preempted requests are computed again. Lending
+saves only some of this time. Chosen by the simulation of 60 worlds.
 """
 LEAST_LOSS = 0.003
-"""Least such loss: if even less is allowed, so little time is lost that no layer is lent."""
+"""Least such loss; below it no more layers are lent than are best for larger batches."""
 WAY_BACK_PART = 0.05
 """Largest ratio of the seconds of the way back to the seconds without work before all is lent."""
 CALLED_IN = 1 / 4
@@ -77,14 +77,9 @@ def worth_lending(
     """
     if kv_bytes <= 0 or turn_bytes <= 0:
         return 0
-    p = min(part, MOST_PART)
-    # (1 - p) x^2 + (2 - p) x + 1 - k p r = 0
-    square, linear, constant = 1 - p, 2 - p, 1 - gaining * p * turn_bytes / kv_bytes
-    if constant >= 0:
-        return 0
-    x = (-linear + sqrt(linear * linear - 4 * square * constant)) / (2 * square)
-    x = min(x, most / kv_bytes)
-    gain = _gain(x, p, turn_bytes / kv_bytes, gaining)
+    p, ratio = min(part, MOST_PART), turn_bytes / kv_bytes
+    x = min(_best(p, ratio, gaining), most / kv_bytes)
+    gain = _gain(x, p, ratio, gaining)
     return int(x * kv_bytes) if gain >= least / (2 if lending else 1) else 0
 
 
@@ -94,22 +89,28 @@ def worth_sparing(
     part: float,
     *,
     most: float,
-    anew_part: float,
+    recomputed_part: float,
     lending: bool = False,
+    gaining: float = 1.0,
 ) -> int:
-    """Return the bytes of layers that are lent so that fewer requests are preempted; see
+    """Return the bytes of layers up to which lending pays if it also spares preemptions; see
     `worth_lending`.
 
-    `anew_part`: part of the time in which preempted requests are computed anew.
+    `recomputed_part`: part of the time, 0 to 1, in which tokens of preempted requests are computed
+    again.
 
-    Running requests that grow into lent memory are not preempted, which `worth_lending` does not
-    count as a gain. So up to so many bytes are lent that they cost the part `ANEW_PART` of that
-    time, and none where this is less than `LEAST_LOSS` (half of it while layers are lent).
+    Running requests that can grow into lent memory are not preempted, which the gain of larger
+    batches does not include. So more is lent than is best for larger batches, up to a further loss
+    of tokens a second of the part `RECOMPUTED_PART` of that time, and of `LEAST_GAIN` at most. 0 if
+    this loss is less than `LEAST_LOSS`, or than half of it while layers are lent.
     """
-    loss = ANEW_PART * anew_part
-    if loss < LEAST_LOSS / (2 if lending else 1):
+    loss = min(LEAST_GAIN, RECOMPUTED_PART * recomputed_part)
+    if kv_bytes <= 0 or turn_bytes <= 0 or loss < LEAST_LOSS / (2 if lending else 1):
         return 0
-    return int(min(most, _bearable(kv_bytes, turn_bytes, part, loss)))
+    p, ratio = min(part, MOST_PART), turn_bytes / kv_bytes
+    best = _best(p, ratio, gaining)
+    x = _falls_to(_gain(best, p, ratio, gaining) - loss, best, p, ratio, gaining)
+    return int(min(most, x * kv_bytes))
 
 
 def worth_keeping(
@@ -128,20 +129,35 @@ def worth_keeping(
     wanted = min(max(best, running_bytes), most)
     if wanted <= 0:
         return 0
-    return int(min(wanted, _bearable(kv_bytes, turn_bytes, part, LEAST_GAIN)))
+    return int(min(wanted, _bearable(kv_bytes, turn_bytes, part)))
 
 
 @lru_cache(maxsize=64)
-def _bearable(kv_bytes: int, turn_bytes: float, part: float, loss: float) -> float:
-    """Return the bytes up to which lending costs at most the part `loss` of the tokens."""
+def _bearable(kv_bytes: int, turn_bytes: float, part: float) -> float:
+    """Return the bytes up to which lending costs at most the part `LEAST_GAIN` of the tokens."""
     if kv_bytes <= 0 or turn_bytes <= 0:
         return 0.0
     p, ratio = min(part, MOST_PART), turn_bytes / kv_bytes
-    low, high = 0.0, ratio  # a way back of a whole turn
+    return _falls_to(-LEAST_GAIN, _best(p, ratio, 1.0), p, ratio, 1.0) * kv_bytes
+
+
+def _best(p: float, ratio: float, gaining: float) -> float:
+    """Return the x at which `_gain` is largest; 0 if no lending gains."""
+    # (1 - p) x^2 + (2 - p) x + 1 - k p r = 0
+    square, linear, constant = 1 - p, 2 - p, 1 - gaining * p * ratio
+    if constant >= 0:
+        return 0.0
+    return (-linear + sqrt(linear * linear - 4 * square * constant)) / (2 * square)
+
+
+def _falls_to(least: float, best: float, p: float, ratio: float, gaining: float) -> float:
+    """Return the largest x, up to a way back of a whole turn, at which `_gain` is `least` or more;
+    `best` is the x at which it is largest."""
+    low, high = best, max(best, ratio)
     for _ in range(HALVINGS):
         x = (low + high) / 2
-        low, high = (x, high) if _gain(x, p, ratio) >= -loss else (low, x)
-    return low * kv_bytes
+        low, high = (x, high) if _gain(x, p, ratio, gaining) >= least else (low, x)
+    return low
 
 
 def _gain(x: float, p: float, ratio: float, gaining: float = 1.0) -> float:

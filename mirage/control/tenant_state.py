@@ -26,8 +26,8 @@ AGAIN_S = 60.0
 to answer."""
 PAUSES_S = 600.0
 """Seconds over which the longest pause counts."""
-ANEW_S = 60.0
-"""Seconds over which the part of the time is averaged that preempted requests are computed anew."""
+RECOMPUTED_S = 60.0
+"""Seconds over which the rate is averaged at which tokens are computed again."""
 COST_S = 60.0
 """Seconds over which the time is averaged that loads of layers add to tokens."""
 
@@ -70,9 +70,9 @@ class TenantSnapshot(msgspec.Struct, frozen=True, eq=False):
     """Longest recent pause without work that ended with new work, in seconds."""
     lacked: bool = False
     """True if its requests waited for memory in the last report that it sent with the turn."""
-    anew_part: float = 0.0
-    """Part of all time, over about the last minute, in which it computed preempted requests anew,
-    estimated: each had as much KV as the mean of the requests that run on."""
+    recomputed_tokens_s: float = 0.0
+    """Tokens of preempted requests that it computed again, per second, over about the last
+    minute."""
     costly: bool = False
     """True if waits for its layers lately added more to its tokens than `Tenant.max_cost_ms`."""
 
@@ -92,6 +92,12 @@ class TenantSnapshot(msgspec.Struct, frozen=True, eq=False):
     def byte_s(self) -> float:
         """Seconds to compute a byte of its KV memory; 0 while unknown."""
         return self.report.token_s / token_bytes(self.shape)
+
+    @property
+    def recomputed_part(self) -> float:
+        """Part of all time, over about the last minute, in which it computed tokens again; 0 while
+        the time of a token is unknown."""
+        return self.recomputed_tokens_s * self.report.token_s
 
     @property
     def staying_part(self) -> float:
@@ -129,11 +135,7 @@ class _Record:
     """True if the mean is of reports with waiting requests."""
     lacked: bool = False
     again: RecentRate = field(default_factory=lambda: RecentRate(AGAIN_S))
-    preemptions: int | None = None
-    """Preemptions by the last report; None before the first."""
-    anew_s: float = 0.0
-    """Seconds in which preempted requests were computed anew, since the first report."""
-    anew: RecentRate = field(default_factory=lambda: RecentRate(ANEW_S))
+    recomputed: RecentRate = field(default_factory=lambda: RecentRate(RECOMPUTED_S))
     pauses: RecentMax = field(default_factory=lambda: RecentMax(PAUSES_S))
     cost: RecentMean = field(default_factory=lambda: RecentMean(COST_S))
     """Seconds that waits for layers added to each token."""
@@ -153,16 +155,6 @@ class _Record:
             self.cost.add(waits.token_s, waits.tokens, now)
         if self.stepped is None or report.steps != self.stepped.steps:
             self.stepped = report
-
-    def preempted(self, report: Report, now: float) -> None:
-        """Note the time in which requests that were preempted since the last report are computed
-        anew."""
-        before, self.preemptions = self.preemptions, report.preemptions
-        if before is not None and report.running and report.preemptions > before:
-            used = report.kv_used_extents * self.shape.extent_bytes / token_bytes(self.shape)
-            each_s = used / report.running * report.token_s
-            self.anew_s += (report.preemptions - before) * each_s
-        self.anew.add(self.anew_s, now)
 
     def computed(self, report: Report) -> None:
         """Update the least and the mean T_c with that of a report, unless that is 0 (unknown).
@@ -251,7 +243,7 @@ class MetadataStore:
         if report.holds_turn:
             record.lacked = lacks_admission(report)
         record.again.add(report.blocks_again, now)
-        record.preempted(report, now)
+        record.recomputed.add(report.recomputed_tokens, now)
         record.waited(report, now)
         self._note(name, now)
 
@@ -360,7 +352,7 @@ class MetadataStore:
             again_blocks_s=record.again.per_s,
             longest_pause_s=pause.value,
             lacked=record.lacked,
-            anew_part=record.anew.per_s,
+            recomputed_tokens_s=record.recomputed.per_s,
             costly=costly.value,
         )
         known = active, peak, peak_compute, pause, costly

@@ -67,10 +67,10 @@ class RecentRate:
 
     def __init__(self, span_s: float) -> None:
         self._span_s = span_s
-        self._seen: tuple[float, float] | None = None
+        self._seen: tuple[int, float] | None = None
         self.per_s = 0.0
 
-    def add(self, count: float, now: float) -> None:
+    def add(self, count: int, now: float) -> None:
         """Note the value of the counter. A value that falls means that the counter began anew."""
         if self._seen is None or count < self._seen[0]:
             self._seen = count, now

@@ -338,34 +338,26 @@ def test_a_tenant_lacked_memory_as_its_last_turn_ended_whatever_comes_meanwhile(
     assert not lacked(waiting=3, admission_extents=10)
 
 
-# -- preempted requests -----------------------------------------------------------------
+# -- tokens computed again --------------------------------------------------------------
 
 
-def test_time_of_preempted_requests_is_that_of_the_kv_of_those_that_run_on() -> None:
-    """20 extents of 64 tokens for five requests are 256 tokens for each, computed anew in 0.256 s.
-    One of them is preempted each second. The preemptions before the first report are those of an
+def test_the_part_of_the_time_in_which_tokens_are_computed_again() -> None:
+    """256 tokens in each second, of a millisecond each. Those before the first report are of an
     engine that has run under another server.
     """
     made = store()
     for second in range(600):
-        seen = report(used=20, running=5, token_s=1e-3, preemptions=1000 + second)
+        seen = report(running=5, token_s=1e-3, recomputed_tokens=1000 + 256 * second)
         made.reported("a", seen, float(second))
     a, b = made.snapshot(600.0).tenants
-    assert a.anew_part == pytest.approx(0.256, rel=0.01)
-    assert b.anew_part == 0.0
+    assert a.recomputed_part == pytest.approx(0.256, rel=0.01)
+    assert b.recomputed_part == 0.0
+    made.reported("a", report(running=5, recomputed_tokens=1000 + 256 * 600), 600.0)
+    assert made.snapshot(600.0).tenants[0].recomputed_part == 0.0  # the time is unknown
 
 
-def test_no_time_is_lost_with_preemptions_that_have_ended() -> None:
+def test_no_time_goes_into_preemptions_that_have_ended() -> None:
     made = store()
-    for second, preempted in enumerate([0, 100, *[100] * 600]):
-        seen = report(used=20, running=5, token_s=1e-3, preemptions=preempted)
-        made.reported("a", seen, float(second))
-    assert made.snapshot(602.0).tenants[0].anew_part < 1e-4
-
-
-def test_preemptions_of_an_engine_without_measured_times_or_running_requests_cost_nothing() -> None:
-    made = store()
-    made.reported("a", report(used=20, running=5, preemptions=0), 0.0)
-    made.reported("a", report(used=20, running=5, preemptions=9), 1.0)
-    made.reported("a", report(used=0, running=0, token_s=1e-3, preemptions=20), 2.0)
-    assert made.snapshot(2.0).tenants[0].anew_part == 0.0
+    for second, tokens in enumerate([0, 100_000, *[100_000] * 600]):
+        made.reported("a", report(token_s=1e-3, recomputed_tokens=tokens), float(second))
+    assert made.snapshot(602.0).tenants[0].recomputed_part < 1e-4
