@@ -54,7 +54,7 @@ COUNTERS = {
     "tokens": ("mirage_tokens", "Tokens computed, without drafts that were not accepted"),
     "recomputed_tokens": (
         "mirage_recomputed_tokens",
-        "Prompt tokens computed again for requests that were preempted",
+        "Tokens computed again for requests that were preempted",
     ),
     "prefill_tokens": (
         "mirage_prefill_tokens",

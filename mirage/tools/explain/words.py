@@ -43,9 +43,10 @@ def sentences(
             _break_even(found, link_gb_s),
         ]
     idle = _idle_pays(config, pool, link_gb_s)
+    spares = spares_preemptions(config, fits, pool, link_gb_s * GB * config.sharing.turn_s)
     return [
         _pays(found, idle),
-        _idle(config, pool, found, link_gb_s, idle),
+        _idle(config, pool, found, link_gb_s, idle, spares),
         _break_even(found, link_gb_s),
     ]
 
@@ -102,14 +103,18 @@ def _lent(config: Config, pool: int, link_gb_s: float) -> int:
 
 
 def _idle(
-    config: Config, pool: int, found: Sequence[Explained], link_gb_s: float, pays: bool
+    config: Config,
+    pool: int,
+    found: Sequence[Explained],
+    link_gb_s: float,
+    pays: bool,
+    spares: bool,
 ) -> str:
     turn_s = config.sharing.turn_s
     if len(config.tenants) == 1:
         return "There is no other model that would have the memory of an idle one."
     if not pays:
         loaded = size(int(link_gb_s * GB * turn_s))
-        spares = spares_preemptions(config)
         return (
             f"In turns of {turn_s:g} s idle models lend nothing that is worth its way back"
             f"{', unless many requests are preempted' if spares else ''}: the "
