@@ -3,8 +3,8 @@ spatial sharing the idle time after which lending pays.
 
 A model that takes turns lends its layers while it is suspended. When its turn comes they are
 brought back over the link, and layers of other models are given away instead. So lent bytes take
-time of the link, between two models once in each turn, and give larger batches to models that lack
-memory.
+time of the link, between two models once in each turn. They give larger batches to models that lack
+memory, and spare preemptions of requests that grow.
 
 Under spatial sharing an idle model gets its layers back when it wakes, at a time that is not known.
 While no other model waits for its memory, it lends everything only after a rest that is long

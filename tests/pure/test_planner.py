@@ -632,9 +632,9 @@ def test_in_turns_layers_are_lent_so_that_fewer_requests_are_preempted(
     again: float, running: int, given: int, more: dict[str, Any]
 ) -> None:
     """In turns of 110 s too little is gained by larger batches: 1.5 % at most, 1.4, 0.9 and 0.1 %
-    by three, four and five layers, and -1.1 % by six. `again` is the part of the time in which `a` computes tokens of preempted requests
-    again; more than 0.04 change nothing. A tenant without work has no such time. It does not count
-    if turns drain, or if KV goes below the device.
+    by three, four and five layers, and -1.1 % by six. `again` is the part of the time in which `a`
+    computes tokens of preempted requests again; more than 0.04 change nothing. A tenant without
+    work has no such time. It does not count if turns drain, or if KV goes below the device.
     """
     asks = in_turns("a", 34)
     report = structs.replace(asks.report, running=running, token_s=1e-3)
