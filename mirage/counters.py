@@ -20,6 +20,9 @@ class Counters(msgspec.Struct, kw_only=True):
     """Prefilled tokens among `tokens`: those of prompts, and those computed again after a
     preemption.
     """
+    recomputed_tokens: int = 0
+    """Tokens among `prefill_tokens` that were computed before a preemption, and are computed
+    again."""
     tokens_from_device: int = 0
     """Tokens found in the device's prefix cache, and so not computed."""
     tokens_from_peer: int = 0

@@ -19,7 +19,7 @@ import msgspec
 
 from mirage.counters import Counters
 
-PROTOCOL_VERSION = 23
+PROTOCOL_VERSION = 24
 BEAT_S = 0.5
 """Seconds between two `Alive` messages of the server, and between two `Pulse` messages of an
 engine.

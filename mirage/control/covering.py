@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from mirage.config import Policy
 from mirage.control.hidden_layers import hidden_layers
-from mirage.control.lending import MOST_PART, worth_keeping, worth_lending
+from mirage.control.lending import MOST_PART, worth_keeping, worth_lending, worth_sparing
 from mirage.control.rows import TenantRow
 from mirage.control.rules import Rules
 from mirage.control.spilling import TurnLengths
@@ -62,6 +62,17 @@ def most_lent(
     worth = worth_lending(
         kv_bytes, turn_bytes, staying, most=most, lending=lending, gaining=gaining
     )
+    if not (turns.drains or turns.below_bytes):
+        spares = worth_sparing(
+            kv_bytes,
+            turn_bytes,
+            staying,
+            most=most,
+            recomputed_part=sum(t.recomputed_part for t in tenants if _has_work(t)),
+            lending=lending,
+            gaining=gaining,
+        )
+        worth = max(worth, spares)
     if lending and not turns.drains:
         running = _grown(tenants, rows, kv_bytes)
         kept = worth_keeping(kv_bytes, turn_bytes, staying, most=most, running_bytes=running)

@@ -3,8 +3,8 @@ spatial sharing the idle time after which lending pays.
 
 A model that takes turns lends its layers while it is suspended. When its turn comes they are
 brought back over the link, and layers of other models are given away instead. So lent bytes take
-time of the link, between two models once in each turn, and give larger batches to models that lack
-memory.
+time of the link, between two models once in each turn. They give larger batches to models that lack
+memory, and spare preemptions of requests that grow.
 
 Under spatial sharing an idle model gets its layers back when it wakes, at a time that is not known.
 While no other model waits for its memory, it lends everything only after a rest that is long
@@ -30,6 +30,13 @@ measured: batches are small before memory is short."""
 LEAST_GAIN = 0.02
 """Least relative gain in tokens a second, with the way back paid, for which layers are lent: a
 smaller gain is hardly noticed. Preemptions that lending saves are a gain on top."""
+RECOMPUTED_PART = 1 / 2
+"""Largest relative loss of tokens a second by lending more than is best for larger batches, as a
+multiple of the part of the time in which tokens of preempted requests are computed again. Lending
+saves only some of this time. Chosen by the simulation of 60 worlds.
+"""
+LEAST_LOSS = 0.003
+"""Least such loss; below it no more layers are lent than are best for larger batches."""
 WAY_BACK_PART = 0.05
 """Largest ratio of the seconds of the way back to the seconds without work before all is lent."""
 CALLED_IN = 1 / 4
@@ -70,15 +77,40 @@ def worth_lending(
     """
     if kv_bytes <= 0 or turn_bytes <= 0:
         return 0
-    p = min(part, MOST_PART)
-    # (1 - p) x^2 + (2 - p) x + 1 - k p r = 0
-    square, linear, constant = 1 - p, 2 - p, 1 - gaining * p * turn_bytes / kv_bytes
-    if constant >= 0:
-        return 0
-    x = (-linear + sqrt(linear * linear - 4 * square * constant)) / (2 * square)
-    x = min(x, most / kv_bytes)
-    gain = _gain(x, p, turn_bytes / kv_bytes, gaining)
+    p, ratio = min(part, MOST_PART), turn_bytes / kv_bytes
+    x = min(_best(p, ratio, gaining), most / kv_bytes)
+    gain = _gain(x, p, ratio, gaining)
     return int(x * kv_bytes) if gain >= least / (2 if lending else 1) else 0
+
+
+def worth_sparing(
+    kv_bytes: int,
+    turn_bytes: float,
+    part: float,
+    *,
+    most: float,
+    recomputed_part: float,
+    lending: bool = False,
+    gaining: float = 1.0,
+) -> int:
+    """Return the bytes of layers up to which lending pays if it also spares preemptions; see
+    `worth_lending`.
+
+    `recomputed_part`: part of the time, 0 to 1, in which tokens of preempted requests are computed
+    again.
+
+    Running requests that can grow into lent memory are not preempted, which the gain of larger
+    batches does not include. So more is lent than is best for larger batches, up to a further loss
+    of tokens a second of the part `RECOMPUTED_PART` of that time, and of `LEAST_GAIN` at most. 0 if
+    this loss is less than `LEAST_LOSS`, or than half of it while layers are lent.
+    """
+    loss = min(LEAST_GAIN, RECOMPUTED_PART * recomputed_part)
+    if kv_bytes <= 0 or turn_bytes <= 0 or loss < LEAST_LOSS / (2 if lending else 1):
+        return 0
+    p, ratio = min(part, MOST_PART), turn_bytes / kv_bytes
+    best = _best(p, ratio, gaining)
+    x = _falls_to(_gain(best, p, ratio, gaining) - loss, best, p, ratio, gaining)
+    return int(min(most, x * kv_bytes))
 
 
 def worth_keeping(
@@ -95,7 +127,9 @@ def worth_keeping(
     """
     best = worth_lending(kv_bytes, turn_bytes, MOST_PART, most=most, lending=True)
     wanted = min(max(best, running_bytes), most)
-    return int(min(wanted, _bearable(kv_bytes, turn_bytes, part))) if wanted > 0 else 0
+    if wanted <= 0:
+        return 0
+    return int(min(wanted, _bearable(kv_bytes, turn_bytes, part)))
 
 
 @lru_cache(maxsize=64)
@@ -104,11 +138,26 @@ def _bearable(kv_bytes: int, turn_bytes: float, part: float) -> float:
     if kv_bytes <= 0 or turn_bytes <= 0:
         return 0.0
     p, ratio = min(part, MOST_PART), turn_bytes / kv_bytes
-    low, high = 0.0, ratio  # a way back of a whole turn
+    return _falls_to(-LEAST_GAIN, _best(p, ratio, 1.0), p, ratio, 1.0) * kv_bytes
+
+
+def _best(p: float, ratio: float, gaining: float) -> float:
+    """Return the x at which `_gain` is largest; 0 if no lending gains."""
+    # (1 - p) x^2 + (2 - p) x + 1 - k p r = 0
+    square, linear, constant = 1 - p, 2 - p, 1 - gaining * p * ratio
+    if constant >= 0:
+        return 0.0
+    return (-linear + sqrt(linear * linear - 4 * square * constant)) / (2 * square)
+
+
+def _falls_to(least: float, best: float, p: float, ratio: float, gaining: float) -> float:
+    """Return the largest x, up to a way back of a whole turn, at which `_gain` is `least` or more;
+    `best` is the x at which it is largest."""
+    low, high = best, max(best, ratio)
     for _ in range(HALVINGS):
         x = (low + high) / 2
-        low, high = (x, high) if _gain(x, p, ratio) >= -LEAST_GAIN else (low, x)
-    return low * kv_bytes
+        low, high = (x, high) if _gain(x, p, ratio, gaining) >= least else (low, x)
+    return low
 
 
 def _gain(x: float, p: float, ratio: float, gaining: float = 1.0) -> float:

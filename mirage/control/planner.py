@@ -35,7 +35,8 @@ single request, with which it may wake; it lends all only once it has rested, af
 latest. In turns, unfinished requests of one tenant use layers' memory of the suspended ones, so
 lent memory moves as its owners' turns come (`covering.Rotation`). There the demand of all tenants
 takes lent bytes only as long as one more byte adds more to the work of a turn than its load takes
-of the turn (`lending`). Unless turns drain, it also takes no more than the layers of all other
+of the turn, or as it costs a part of the time that preempted requests are computed again
+(`lending`). Unless turns drain, it also takes no more than the layers of all other
 tenants, in each tenant's turn, and those that this tenant hides itself (`covering`).
 
 *Experts.* An active mixture-of-experts model gives cold experts instead of layers if their price is

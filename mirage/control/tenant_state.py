@@ -26,6 +26,8 @@ AGAIN_S = 60.0
 to answer."""
 PAUSES_S = 600.0
 """Seconds over which the longest pause counts."""
+RECOMPUTED_S = 60.0
+"""Seconds over which the rate is averaged at which tokens are computed again."""
 COST_S = 60.0
 """Seconds over which the time is averaged that loads of layers add to tokens."""
 
@@ -68,6 +70,9 @@ class TenantSnapshot(msgspec.Struct, frozen=True, eq=False):
     """Longest recent pause without work that ended with new work, in seconds."""
     lacked: bool = False
     """True if its requests waited for memory in the last report that it sent with the turn."""
+    recomputed_tokens_s: float = 0.0
+    """Tokens of preempted requests that it computed again, per second, over about the last
+    minute."""
     costly: bool = False
     """True if waits for its layers lately added more to its tokens than `Tenant.max_cost_ms`."""
 
@@ -87,6 +92,12 @@ class TenantSnapshot(msgspec.Struct, frozen=True, eq=False):
     def byte_s(self) -> float:
         """Seconds to compute a byte of its KV memory; 0 while unknown."""
         return self.report.token_s / token_bytes(self.shape)
+
+    @property
+    def recomputed_part(self) -> float:
+        """Part of all time, over about the last minute, in which it computed tokens again; 0 while
+        the time of a token is unknown."""
+        return self.recomputed_tokens_s * self.report.token_s
 
     @property
     def staying_part(self) -> float:
@@ -124,6 +135,7 @@ class _Record:
     """True if the mean is of reports with waiting requests."""
     lacked: bool = False
     again: RecentRate = field(default_factory=lambda: RecentRate(AGAIN_S))
+    recomputed: RecentRate = field(default_factory=lambda: RecentRate(RECOMPUTED_S))
     pauses: RecentMax = field(default_factory=lambda: RecentMax(PAUSES_S))
     cost: RecentMean = field(default_factory=lambda: RecentMean(COST_S))
     """Seconds that waits for layers added to each token."""
@@ -231,6 +243,7 @@ class MetadataStore:
         if report.holds_turn:
             record.lacked = lacks_admission(report)
         record.again.add(report.blocks_again, now)
+        record.recomputed.add(report.recomputed_tokens, now)
         record.waited(report, now)
         self._note(name, now)
 
@@ -339,6 +352,7 @@ class MetadataStore:
             again_blocks_s=record.again.per_s,
             longest_pause_s=pause.value,
             lacked=record.lacked,
+            recomputed_tokens_s=record.recomputed.per_s,
             costly=costly.value,
         )
         known = active, peak, peak_compute, pause, costly

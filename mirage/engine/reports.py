@@ -77,6 +77,7 @@ class EngineReports:
             bytes_streamed=measured.bytes_streamed,
             tokens=counts.tokens,
             prefill_tokens=counts.prefill_tokens,
+            recomputed_tokens=counts.recomputed_tokens,
             tokens_from_device=counts.tokens_from_device,
             stall_s=measured.stall_s,
             **self._tiers.counters(),

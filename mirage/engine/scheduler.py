@@ -208,7 +208,7 @@ class MirageScheduler(Scheduler):
         return bool(super()._handle_blocked_waiting_request(request))
 
     def _preempt_request(self, request: Any, *args: Any, **kwargs: Any) -> None:
-        self.counts.preemptions += 1
+        self.counts.preempted(request)
         self.kv.preempted(request)
         super()._preempt_request(request, *args, **kwargs)
 

@@ -24,6 +24,10 @@ class StepCounts:
         self.tokens = 0
         """Number of scheduled tokens; drafts count once they are accepted."""
         self.prefill_tokens = 0
+        self.recomputed_tokens = 0
+        """Number of tokens that preempted requests had computed, and that they compute again."""
+        self._lost: dict[str, int] = {}
+        """Tokens that each preempted request had computed, until it runs again or has ended."""
         self.tokens_from_device = 0
         """Number of tokens that starting requests found in the device's prefix cache."""
 
@@ -42,6 +46,11 @@ class StepCounts:
         self.paused = False
         self._own_steps = self._fence.scheduled
 
+    def preempted(self, request: Any) -> None:
+        """Count a request of vLLM's that is about to be preempted."""
+        self.preemptions += 1
+        self._lost[request.request_id] = request.num_computed_tokens
+
     def scheduled(
         self, output: Any, requests: Mapping[str, Any], loaded_tokens: Callable[[str], int]
     ) -> None:
@@ -56,6 +65,9 @@ class StepCounts:
         self.tokens += output.total_num_scheduled_tokens - sum(map(len, drafts.values()))
         for request, found in prefill.starting(output):
             self.tokens_from_device += max(0, found - loaded_tokens(request))
+            self.recomputed_tokens += max(0, self._lost.pop(request, 0) - found)
+        for name in output.finished_req_ids:
+            self._lost.pop(name, None)
         self.prefill_tokens += prefill.computed(output, requests)
 
     def computed(self, output: Any, sampled: Any) -> None:

@@ -31,6 +31,8 @@ class SimulatedRequest:
     """Time of its newest token; up to date only while the request is not in the batch."""
     computed: int = 0
     """Tokens with KV; up to date only while the request is not in the batch."""
+    lost: int = 0
+    """Tokens that it had computed when it was preempted last; 0 once it runs again."""
     blocks: int = 0
     """KV blocks; up to date only while the request is not in the batch."""
     starting: int = 0

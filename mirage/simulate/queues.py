@@ -190,6 +190,7 @@ class Queues:
             self._take_out(request)
         else:
             (self.held if request in self.held else self.prefilling).remove(request)
+        request.lost = request.computed
         self._put_back(request)
 
     def give_up_newest(self) -> bool:

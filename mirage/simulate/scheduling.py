@@ -142,6 +142,7 @@ class Scheduler:
             if queues.lacks(request) > free:
                 break
             queues.resume(request)
+            self._counts_lost(request)
             chunks.append((request, min(request.known - request.computed, budget)))
             budget -= chunks[-1][1]
         return chunks, budget
@@ -171,11 +172,17 @@ class Scheduler:
             self._tally.counters.started += request.first < 0
             queues.admit(first if loading else blocks, loading=loading)
             if not loading:
+                self._counts_lost(request)
                 tokens = min(known - request.computed, budget)
                 chunks.append((request, tokens))
                 budget -= tokens
                 slots -= 1
         return chunks
+
+    def _counts_lost(self, request: SimulatedRequest) -> None:
+        """Count the tokens that a request computes again, if it was preempted."""
+        self._tally.counters.recomputed_tokens += max(0, request.lost - request.computed)
+        request.lost = 0
 
     def _has_slot(self) -> bool:
         return len(self._queues.running) < self._limits.max_num_seqs

@@ -84,6 +84,7 @@ class Speaker:
                 steps=counters.steps,
                 tokens=counters.tokens,
                 prefill_tokens=counters.prefill_tokens,
+                recomputed_tokens=counters.recomputed_tokens,
                 stall_s=counters.stall_ps / PS,
                 bytes_streamed=counters.bytes_streamed,
                 **{f"tokens_from_{place}": tokens for place, tokens in counters.found.items()},

@@ -135,6 +135,7 @@ class SimulatedCounters:
     one preempted before it is."""
     tokens: int = 0
     prefill_tokens: int = 0
+    recomputed_tokens: int = 0
     stall_ps: int = 0
     """Picoseconds for which steps waited for layers."""
     preemptions: int = 0

@@ -62,7 +62,8 @@ if __name__ == "__main__":
         llm = make_llm(
             model, blocks=UNIVERSE, mirage=mirage, enable_prefix_caching=False, dtype="float32"
         )
-        result = run(llm, prompts(12, 60, seed=5), 120, logprobs=None)
+        asked = prompts(12, 60, seed=5)
+        result = run(llm, asked, 120, logprobs=None)
         scheduler = scheduler_of(llm)
         scheduler.kv.blocks.check_integrity()
         scheduler.worker.memory.check_integrity()
@@ -70,6 +71,8 @@ if __name__ == "__main__":
         facts = {
             "tokens": [tokens for tokens, _ in result],
             "preemptions": scheduler.counts.preemptions,
+            "recomputed": final.recomputed_tokens,
+            "beyond_prompts": final.prefill_tokens - sum(map(len, asked)),
             "kv_blocks": final.kv_blocks,
             "problems": server.problems,
             "reports": len(server.reports),

@@ -52,6 +52,9 @@ def test_newcomers_leave_closed_memory_to_running_requests(models: Path) -> None
 def test_an_engine_without_an_answer_preempts_and_finishes(models: Path, mode: str) -> None:
     facts = _burst(models, mode)
     assert facts["preemptions"] > 0
+    # A request that begins again computes its newest token for the first time.
+    assert 0 <= facts["beyond_prompts"] - facts["recomputed"] <= facts["preemptions"]
+    assert facts["recomputed"] >= 16 * facts["preemptions"]
     assert all(len(tokens) == 120 for tokens in facts["tokens"])
     assert facts["kv_blocks"] == {"capped": 39}.get(mode, 19)
 

@@ -320,12 +320,23 @@ def test_a_model_alone_has_nobody_to_lend_to(tmp_path: Path) -> None:
     assert idle.startswith("There is no other model ")
 
 
-def test_turns_too_short_for_the_link_do_not_pay(tmp_path: Path) -> None:
-    config = gpu_config(tmp_path, sharing={"mode": "temporal", "turn_s": 0.1})
+@pytest.mark.parametrize(
+    ("turn_s", "drain", "spares"),
+    [(1.0, True, False), (1.0, False, True), (1.0, "auto", True), (0.1, False, False)],
+)
+def test_turns_too_short_for_the_link_do_not_pay(
+    tmp_path: Path, turn_s: float, drain: bool | str, spares: bool
+) -> None:
+    """In turns that do not drain, and in which the link loads a layer and more, layers are lent all
+    the same while many requests are preempted. So the advice is not to use another policy.
+    """
+    config = gpu_config(tmp_path, sharing={"mode": "temporal", "turn_s": turn_s, "drain": drain})
     active, idle, _ = told(config, profiles.hardware("h100"))
     assert active.startswith("Remapping does not pay here: ")
-    assert idle.startswith("In turns of 0.1 s idle models lend nothing")
-    assert idle.endswith("make turns longer, or use policy pooled.")
+    assert idle.startswith(f"In turns of {turn_s:g} s idle models lend nothing")
+    assert ("unless many requests are preempted: " in idle) is spares
+    pooled = "" if spares else ", or use policy pooled"
+    assert idle.endswith(f"; make turns longer{pooled}.")
 
 
 @pytest.mark.parametrize(

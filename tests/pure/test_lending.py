@@ -11,13 +11,16 @@ from hypothesis import strategies as st
 from mirage.control.lending import (
     CALLED_IN,
     LEAST_GAIN,
+    LEAST_LOSS,
     MOST_PART,
     PARAMETERS_PART,
+    RECOMPUTED_PART,
     WAY_BACK_PART,
     pays_after,
     rest_enough,
     worth_keeping,
     worth_lending,
+    worth_sparing,
 )
 
 pytestmark = pytest.mark.pure
@@ -126,6 +129,49 @@ def test_what_stays_lent_is_no_less_for_a_part_that_was_measured_too_high_at_fir
     assert worth_keeping(pool, turn, 0.38, most=2.0 * pool, running_bytes=0) > 0.9 * early
     assert worth_keeping(pool, turn, 0.1, most=2.0 * pool, running_bytes=2 * pool) < early / 4
     assert worth_keeping(0, turn, 0.5, most=GIB, running_bytes=GIB) == 0
+
+
+@given(*KEPT, st.floats(0, 2), st.floats(0, 2), st.floats(0.1, 1))
+def test_to_spare_preemptions_a_part_of_their_time_is_given_beyond_what_pays_best(
+    pool: int, ratio: float, part: float, most: float, one: float, other: float, gaining: float
+) -> None:
+    """`one` and `other` are parts of the time in which tokens are computed again."""
+    less, more = sorted((one, other))
+    p = min(part, MOST_PART)
+
+    def lent(recomputed: float) -> int:
+        times = {"recomputed_part": recomputed, "gaining": gaining}
+        return worth_sparing(pool, ratio * pool, part, most=most * pool, **times)
+
+    def gain(x: float) -> float:
+        return gaining * log((1 + x) / (p + (1 - p) * (1 + x))) - x / ratio if x else 0.0
+
+    assert 0 <= lent(less) <= lent(more) <= most * pool
+    best = worth_lending(pool, ratio * pool, part, least=0, gaining=gaining) / pool
+    loss = min(LEAST_GAIN, RECOMPUTED_PART * more)
+    if loss < LEAST_LOSS:
+        assert lent(more) == 0
+    else:
+        assert gain(lent(more) / pool) >= min(gain(best), gain(most)) - loss - 1e-4
+        assert lent(more) >= min(best, most) * pool * (1 - 1e-4) - 1
+
+
+def test_no_more_is_lent_to_spare_few_preemptions() -> None:
+    """Where no lending pays by larger batches, it begins once enough of the time goes into tokens
+    that are computed again, and ends when half of that does.
+    """
+    pool, turn = GIB, 2.0 * GIB
+    assert worth_lending(pool, turn, 0.5) == 0
+
+    def lends(part: float, lending: bool) -> bool:
+        found = worth_sparing(pool, turn, 0.5, most=inf, recomputed_part=part, lending=lending)
+        return found > 0
+
+    begins = LEAST_LOSS / RECOMPUTED_PART
+    assert [lends(begins * x, False) for x in (0, 0.99, 1.01)] == [False, False, True]
+    assert [lends(begins * x, True) for x in (0, 0.49, 0.51)] == [False, False, True]
+    assert worth_sparing(0, turn, 0.5, most=GIB, recomputed_part=0.1) == 0
+    assert worth_sparing(pool, 0.0, 0.5, most=GIB, recomputed_part=0.1) == 0
 
 
 @given(st.floats(0, 100), st.floats(0, 1e3), st.floats(0, 1e3))

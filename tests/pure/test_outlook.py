@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 
 from benchmarks.ablations import ablated
-from mirage.config import Config, ConfigError, DeviceSection, Policy, SharingSection, TenantSection
+from mirage.config import (
+    Config,
+    ConfigError,
+    DeviceSection,
+    HostTier,
+    Policy,
+    SharingSection,
+    TenantSection,
+    TiersSection,
+)
 from mirage.control.lending import worth_lending
 from mirage.profiles import of_device
 from mirage.serve.fit.fit import Fit
@@ -59,8 +68,21 @@ def test_a_short_turn_over_a_slow_link_wins_little_and_a_longer_one_would() -> N
     assert "the link loads 51 GB in one" in line
     assert "is 40 GB" in line
     assert "Turns from 3.9 s" in line
+    assert "too short for layers to pay, unless many requests are preempted: " in line
+    assert line.endswith("would pay")
     assert outlook(config(turn_s=4.0), fits(), H100) == []
     assert worth_lending(40 * GB, 4.0 * 51e9) >= 4 * GB
+
+
+def test_turns_in_which_no_preemption_is_spared_had_better_be_pooled() -> None:
+    """Where turns drain, or KV goes below the device, preemptions are no reason to lend layers."""
+    plain = config(turn_s=1.0)
+    drained = plain.sharing.model_copy(update={"drain": True})
+    tiers = TiersSection(host=HostTier(bytes=GB))
+    for more in ({"sharing": drained}, {"tiers": tiers}):
+        (line,) = outlook(plain.model_copy(update=more), fits(), H100)
+        assert "too short for layers to pay: " in line
+        assert line.endswith("would pay, or use pooled")
 
 
 def test_a_fast_link_is_worth_no_word() -> None:

@@ -616,6 +616,34 @@ def test_in_turns_only_whole_layers_are_worth_lending(wishes: tuple[int, int]) -
 
 
 @pytest.mark.parametrize(
+    ("again", "running", "given", "more"),
+    [
+        (0.0, 1, 0, {}),
+        (0.005, 1, 0, {}),
+        (0.01, 1, 3, {}),
+        (0.04, 1, 5, {}),
+        (0.5, 1, 5, {}),
+        (0.5, 0, 0, {}),
+        (0.5, 1, 0, {"drains": True}),
+        (0.5, 1, 0, {"below_bytes": 1}),
+    ],
+)
+def test_in_turns_layers_are_lent_so_that_fewer_requests_are_preempted(
+    again: float, running: int, given: int, more: dict[str, Any]
+) -> None:
+    """In turns of 110 s too little is gained by larger batches: 1.5 % at most, 1.4, 0.9 and 0.1 %
+    by three, four and five layers, and -1.1 % by six. `again` is the part of the time in which `a`
+    computes tokens of preempted requests again; more than 0.04 change nothing. A tenant without
+    work has no such time. It does not count if turns drain, or if KV goes below the device.
+    """
+    asks = in_turns("a", 34)
+    report = structs.replace(asks.report, running=running, token_s=1e-3)
+    asks = structs.replace(asks, recomputed_tokens_s=again * 1e3, report=report)
+    asleep = tenant("b", active=False, times=(4.0, 1.0))
+    assert planned(asks, asleep, turns=TurnLengths(110.0, **more))["b"][0] == given
+
+
+@pytest.mark.parametrize(
     ("away", "staying", "given"),
     [(0, 0.5, 7), (0, 0.33, 0), (7, 0.33, 7), (7, 0.25, 5), (7, 0.1, 1)],
 )

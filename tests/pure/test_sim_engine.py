@@ -156,6 +156,20 @@ def test_spans_end_where_single_steps_would(lengths, blocks, arrivals, elastic, 
     assert found[0] == found[1]
 
 
+def test_tokens_of_a_preempted_request_are_computed_again() -> None:
+    """Requests that decode have no prefill. One that is preempted has: of the tokens that it had
+    computed, and of its newest one if it had decoded.
+    """
+    world = Alone(refusing=True)
+    engine = decoding(lone(world, 6, elastic=True), [(20, 40), (16, 40), (40, 40)])
+    engine.wake(0)
+    assert engine.report().recomputed_tokens == 0
+    world.run(engine)
+    report = engine.report()
+    assert report.preemptions == 3 and report.recomputed_tokens >= 3 * 16
+    assert 0 < report.prefill_tokens - report.recomputed_tokens <= 3
+
+
 def test_a_shortage_is_over_when_the_preemption_is() -> None:
     """The reports of an engine that lacked memory and preempted are the same for spans of many
     steps as for single steps.

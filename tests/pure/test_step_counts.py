@@ -22,7 +22,21 @@ def output(scheduled: dict[str, int], drafts: dict[str, list[int]] | None = None
         scheduled_spec_decode_tokens=drafts or {},
         scheduled_new_reqs=[],
         scheduled_cached_reqs=cached,
+        finished_req_ids=set(),
     )
+
+
+def resumed(name: str, tokens: int, found: int) -> Any:
+    """An output in which a preempted request begins again with `found` tokens."""
+    step = output({name: tokens})
+    step.scheduled_cached_reqs = SimpleNamespace(
+        req_ids=[name], num_computed_tokens=[found], resumed_req_ids={name}
+    )
+    return step
+
+
+def of(name: str, computed: int) -> Any:
+    return SimpleNamespace(request_id=name, num_computed_tokens=computed)
 
 
 def sampled(**tokens: list[int]) -> Any:
@@ -58,6 +72,23 @@ def test_drafts_of_requests_that_are_gone_count_nothing() -> None:
         SimpleNamespace(req_id_to_index={"a": 0}, sampled_token_ids=[]),
     )
     assert counts.tokens == 3
+
+
+def test_a_preempted_request_computes_again_what_it_does_not_find() -> None:
+    counts = StepCounts(Fence())
+    for name, computed in (("a", 50), ("b", 20), ("c", 30)):
+        counts.preempted(of(name, computed))
+    assert (counts.preemptions, counts.recomputed_tokens) == (3, 0)
+    count(counts, resumed("a", 19, 32), sampled(a=[1]))
+    assert counts.recomputed_tokens == 50 - 32
+    count(counts, resumed("b", 1, 40), sampled(b=[1]))  # it finds what others have computed
+    assert counts.recomputed_tokens == 18
+    aborted = output({})
+    aborted.finished_req_ids = {"c"}
+    count(counts, aborted, sampled())
+    count(counts, resumed("c", 30, 0), sampled(c=[1]))  # another request of that name
+    count(counts, resumed("a", 19, 32), sampled(a=[1]))
+    assert counts.recomputed_tokens == 18
 
 
 def test_the_engines_own_request_counts_nothing() -> None:

@@ -336,3 +336,28 @@ def test_a_tenant_lacked_memory_as_its_last_turn_ended_whatever_comes_meanwhile(
     assert lacked(**short)
     assert lacked(holds_turn=False)
     assert not lacked(waiting=3, admission_extents=10)
+
+
+# -- tokens computed again --------------------------------------------------------------
+
+
+def test_the_part_of_the_time_in_which_tokens_are_computed_again() -> None:
+    """256 tokens in each second, of a millisecond each. Those before the first report are of an
+    engine that has run under another server.
+    """
+    made = store()
+    for second in range(600):
+        seen = report(running=5, token_s=1e-3, recomputed_tokens=1000 + 256 * second)
+        made.reported("a", seen, float(second))
+    a, b = made.snapshot(600.0).tenants
+    assert a.recomputed_part == pytest.approx(0.256, rel=0.01)
+    assert b.recomputed_part == 0.0
+    made.reported("a", report(running=5, recomputed_tokens=1000 + 256 * 600), 600.0)
+    assert made.snapshot(600.0).tenants[0].recomputed_part == 0.0  # the time is unknown
+
+
+def test_no_time_goes_into_preemptions_that_have_ended() -> None:
+    made = store()
+    for second, tokens in enumerate([0, 100_000, *[100_000] * 600]):
+        made.reported("a", report(token_s=1e-3, recomputed_tokens=tokens), float(second))
+    assert made.snapshot(602.0).tenants[0].recomputed_part < 1e-4

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from mirage.config import Config, Policy
 from mirage.control.hiding import largest_hidden
-from mirage.control.lending import worth_lending
+from mirage.control.lending import MOST_PART, worth_lending, worth_sparing
 from mirage.control.rules import Rules
 from mirage.control.targets import most_slots
 from mirage.serve.fit.fit import Fit
@@ -66,23 +66,39 @@ def _little(config: Config, fits: Mapping[str, Fit], speeds: Speeds) -> list[str
     if speeds.link is None:
         return []
     if config.sharing.mode == "temporal":
-        return _in_turns(pool, speeds.link, config.sharing.turn_s)
+        return _in_turns(config, fits, pool, speeds.link)
     if speeds.memory is None:
         return []
     return _at_once(config, fits, speeds.link, speeds.memory)
 
 
-def _in_turns(pool: int, link: float, turn_s: float) -> list[str]:
+def spares_preemptions(
+    config: Config, fits: Mapping[str, Fit], pool: int, turn_bytes: float
+) -> bool:
+    """True if layers may be lent in turns also where larger batches do not pay for them, while
+    many requests are preempted (`worth_sparing`). `pool`: KV memory of the device in bytes;
+    `turn_bytes`: bytes that the link loads in a turn."""
+    if config.sharing.drains or config.host_tier is not None:
+        return False
+    largest = max(fit.layer_bytes for fit in fits.values())
+    return worth_sparing(pool, turn_bytes, MOST_PART, most=pool, recomputed_part=1.0) >= largest
+
+
+def _in_turns(config: Config, fits: Mapping[str, Fit], pool: int, link: float) -> list[str]:
+    turn_s = config.sharing.turn_s
     if worth_lending(pool, link * turn_s) >= LITTLE * pool:
         return []
     longer = turn_s
     while worth_lending(pool, link * longer) < LITTLE * pool:
         longer *= 1.05
+    spares = spares_preemptions(config, fits, pool, link * turn_s)
     return [
         _note(
-            f"turns of {turn_s:g} s are too short for layers to pay: the link loads "
+            f"turns of {turn_s:g} s are too short for layers to pay"
+            f"{', unless many requests are preempted' if spares else ''}: the link loads "
             f"{link * turn_s / 1e9:.3g} GB in one, and KV memory without layers is "
-            f"{pool / 1e9:.3g} GB. Turns from {longer:.2g} s would pay, or use pooled"
+            f"{pool / 1e9:.3g} GB. Turns from {longer:.2g} s would pay"
+            f"{'' if spares else ', or use pooled'}"
         )
     ]
 

@@ -52,6 +52,10 @@ COUNTERS = {
     "stall_s": ("mirage_stall_seconds", "Time that compute waited for a layer to arrive"),
     "steps": ("mirage_steps", "Scheduler steps"),
     "tokens": ("mirage_tokens", "Tokens computed, without drafts that were not accepted"),
+    "recomputed_tokens": (
+        "mirage_recomputed_tokens",
+        "Tokens computed again for requests that were preempted",
+    ),
     "prefill_tokens": (
         "mirage_prefill_tokens",
         "Prompt tokens computed, also those computed again after a preemption",

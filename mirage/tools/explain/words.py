@@ -8,7 +8,7 @@ from typing import TypeVar
 from mirage.config import Config
 from mirage.control.lending import worth_lending
 from mirage.serve.fit.fit import Fit
-from mirage.serve.fit.outlook import LITTLE
+from mirage.serve.fit.outlook import LITTLE, spares_preemptions
 from mirage.tools.explain.arithmetic import GB, Explained, Hidden
 from mirage.tools.explain.sizes import rate
 from mirage.units import size
@@ -43,9 +43,10 @@ def sentences(
             _break_even(found, link_gb_s),
         ]
     idle = _idle_pays(config, pool, link_gb_s)
+    spares = spares_preemptions(config, fits, pool, link_gb_s * GB * config.sharing.turn_s)
     return [
         _pays(found, idle),
-        _idle(config, pool, found, link_gb_s, idle),
+        _idle(config, pool, found, link_gb_s, idle, spares),
         _break_even(found, link_gb_s),
     ]
 
@@ -102,7 +103,12 @@ def _lent(config: Config, pool: int, link_gb_s: float) -> int:
 
 
 def _idle(
-    config: Config, pool: int, found: Sequence[Explained], link_gb_s: float, pays: bool
+    config: Config,
+    pool: int,
+    found: Sequence[Explained],
+    link_gb_s: float,
+    pays: bool,
+    spares: bool,
 ) -> str:
     turn_s = config.sharing.turn_s
     if len(config.tenants) == 1:
@@ -110,9 +116,10 @@ def _idle(
     if not pays:
         loaded = size(int(link_gb_s * GB * turn_s))
         return (
-            f"In turns of {turn_s:g} s idle models lend nothing that is worth its way back: the "
+            f"In turns of {turn_s:g} s idle models lend nothing that is worth its way back"
+            f"{', unless many requests are preempted' if spares else ''}: the "
             f"link loads {loaded} in one, too little beside a KV memory of {size(pool)}; "
-            "make turns longer, or use policy pooled."
+            f"make turns longer{'' if spares else ', or use policy pooled'}."
         )
     begin = f"In turns of {turn_s:g} s idle models lend "
     if config.sharing.mode == "spatial":
