@@ -166,7 +166,7 @@ class MemorySamples:
     """One engine's memory over time, in a bounded number of samples.
 
     A sample is taken no earlier than `due`. Whenever there are `SAMPLES`, every second one is
-    dropped, and from then on half as many are taken. Times in picoseconds.
+    dropped, and from then on samples are taken at twice the interval. Times in picoseconds.
     """
 
     due: int = 0

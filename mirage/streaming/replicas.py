@@ -22,7 +22,8 @@ class ReplicaWish(NamedTuple):
 
 
 class Replicas(Protocol):
-    """Copies of cold experts on peers. Used by the engine's thread."""
+    """Copies on peers of cold experts, whose device memory was given away. Used by the engine's
+    thread."""
 
     stream: Stream
     """Stream for copies from peers; it waits for no other work."""

@@ -72,8 +72,12 @@ def _given(m: RosterMember, rules: RosterRules, now: float) -> list[tuple[float,
 
 
 def _yields_at(m: RosterMember, ready: float, rules: RosterRules, now: float) -> float:
-    """Return the time in seconds at which a tenant that is ready since `ready`, or will be, has
-    yielded, and its bytes are free, if another tenant needs its place from `now` on."""
+    """Return the time in seconds at which the bytes of a tenant are free, if another tenant needs
+    them from `now` on.
+
+    The tenant is ready since the time `ready`, or will be ready then. It yields by its rules: once
+    it has been awake for its time, it drains if it is busy, and then sleeps or stops.
+    """
     busy = bool(m.running or m.is_asked_for)
     drained_s = rules.drain_s if busy else 0.0
     goal = _goal(rules)

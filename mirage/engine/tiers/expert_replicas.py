@@ -1,5 +1,5 @@
-"""Copies of cold experts on peers: one thread makes, holds and drops them, the engine's thread
-reads them.
+"""Copies on peers of cold experts, whose device memory was given away: one thread makes, holds and
+drops them, the engine's thread reads them.
 
 The thread never delays a step. To the pool a copy is like a KV block that a request holds, with a
 request's name for each expert. A copy that the pool recalls, or that makes way for another one, is
@@ -56,9 +56,11 @@ def keep_on_peers(
 
 
 class ExpertReplicas:
-    """Copies of cold experts on the pool's peers; see `mirage.streaming.replicas.Replicas`.
+    """Copies on the pool's peers of cold experts, whose device memory was given away; see
+    `mirage.streaming.replicas.Replicas`.
 
-    The constructor starts a thread. Until `close`, only this thread may use `pool` and `places`.
+    The constructor starts a thread, which owns `pool` and `places` until `close`: no other thread,
+    the caller's included, may use them.
     """
 
     def __init__(

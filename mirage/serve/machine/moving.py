@@ -170,8 +170,8 @@ class MachineMoves:
         longer needed and, if a decision is due, decide where models go.
 
         A decision is due if `decide_s` seconds have passed since the last one and no move is under
-        way, or if the lost devices have changed. While a device is lost, new facts or a failed
-        start there make one due as well.
+        way, or if the lost devices have changed. While a device is lost, new facts make one due as
+        well, and so does a start that failed on the lost device itself.
         """
         await self._watch.look()
         if not self._watch.is_whole:

@@ -1,8 +1,9 @@
 """Memory of every engine over time, from their last reports. Pure: no clock.
 
-Samples are kept as the JSON that is sent, so that sending them is copying. Memory is bounded:
-whenever `capacity` samples, or `most_bytes` of them, are kept, every second one is dropped, and
-from then on only half as many are kept. So the whole run stays covered, more coarsely.
+Samples are kept as the JSON that is sent, so that sending them is copying. At most `capacity`
+samples are kept, and at most `most_bytes` bytes. When the next sample would exceed a limit, every
+second kept one is dropped, and from then on samples are kept at twice the interval. So the whole
+run stays covered, more coarsely.
 """
 
 from __future__ import annotations
