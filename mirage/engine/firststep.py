@@ -54,8 +54,8 @@ class FirstStep:
         self._names = {request.request_id for request in self.requests}
 
     def processed(self, outputs: Mapping[int, Any]) -> bool:
-        """Remove the outputs of the first requests from those of a step, which vLLM has by client.
-        True if all of them have ended.
+        """Remove the outputs of the engine's own `requests` from `outputs`, the outputs of one step
+        by the number of the client that gets them. True if all of these requests have ended.
         """
         for output in outputs.values():
             output.outputs = [each for each in output.outputs if each.request_id not in self._names]

@@ -56,7 +56,7 @@ class HostBacking:
 
     @property
     def waiting(self) -> int:
-        """Bytes of holes in slabs that engines still have locked."""
+        """Bytes of holes in slabs that engines still have page-locked."""
         return self.offsets.waiting
 
     def largest(self, budget: int) -> int:
@@ -72,5 +72,5 @@ class HostBacking:
         return False
 
     def punch(self, memory: ByteRange) -> None:
-        """Give a slab's memory back as soon as no engine has it locked."""
+        """Give a slab's memory back as soon as no engine has it page-locked."""
         self.offsets.punch(memory)

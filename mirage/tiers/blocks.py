@@ -95,8 +95,8 @@ class Punch:
 
 @dataclass(frozen=True, slots=True)
 class Unlock:
-    """Order: no engine may have this slab locked any longer. `Core.unlocked` follows when none
-    has."""
+    """Order to engines: unlock the page-locked slab that begins at byte `start`. `Core.unlocked`
+    follows when no engine has it page-locked any more."""
 
     start: int
 

@@ -221,10 +221,10 @@ class Core:
             self._drop(block)
 
     def lock(self, offset: int) -> ByteRange | None:
-        """Return the slab of host memory with the block at `offset`, for an engine to lock in
-        memory; None if it may not be locked.
+        """Return the byte range of the slab of host memory that has the block at `offset`, for an
+        engine to page-lock; None if it may not be page-locked.
 
-        Locked slabs count as in use until they are `unlocked`.
+        Page-locked slabs count as in use until `unlocked` is called for them.
         """
         try:
             return self._locks.lock(self._host.space.slabs.of(offset))
@@ -232,8 +232,8 @@ class Core:
             return None
 
     def unlocked(self, start: int) -> None:
-        """Note that no engine has the slab that begins at `start` locked any more. A second call
-        does nothing."""
+        """Note that no engine has the slab of host memory that begins at byte `start` page-locked
+        any more. A second call does nothing."""
         self._locks.let_go(start)
 
     # -- the tier below -----------------------------------------------------------------

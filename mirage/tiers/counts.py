@@ -54,13 +54,13 @@ class PoolState:
     budget_bytes: int
     used_bytes: int
     """Bytes of memory that may be in use. They exceed the budget only by blocks that are pinned
-    while it shrinks, and by memory that engines have locked and were told to unlock."""
+    while it shrinks, and by memory that engines have page-locked and were told to unlock."""
     blocks: int
     unused_bytes: int
     """Bytes of `used_bytes` that are in no block."""
     owed_bytes: int
-    """Bytes above the budget that are given back once requests, and engines that have them locked,
-    release them."""
+    """Bytes above the budget that are given back once requests, and engines that have them
+    page-locked, release them."""
     tenants: dict[str, TenantState]
     serving: bool = True
     """False once the pool has ended, as after an error: engines compute its blocks again."""

@@ -24,7 +24,7 @@ class Joined(NamedTuple):
     channel: Channel[ToEngine]
     regions: Regions
     locks: socket.socket | None
-    """Connection for locking slabs of host memory, if the engine wanted one; else None."""
+    """Connection for page-locking slabs of host memory, if the engine wanted one; else None."""
 
 
 def join(path: Path, member: Member) -> Joined:

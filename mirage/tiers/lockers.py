@@ -1,5 +1,5 @@
-"""Engines that lock slabs of the host pool for their devices: each has a connection for that alone,
-its line.
+"""Engines that page-lock slabs of the host pool for their devices: each has a connection for that
+alone, its line.
 
 The messages are `Want`, `Here`, `Gone`, `Drop` and `Dropped` of `lending.messages`. The line is
 separate because a thread of the engine reads it: an engine at rest reads nothing else, and has to
@@ -19,7 +19,7 @@ Line = Channel[FromEngine]
 
 
 class Lockers:
-    """Slabs that engines have locked. Used by the pool's thread."""
+    """Slabs that engines have page-locked. Used by the pool's thread."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -27,8 +27,8 @@ class Lockers:
         self._tenants: dict[Line, str] = {}
         """Tenant of each engine's connection (line)."""
         self._having: dict[int, set[Line]] = {}
-        """Connections of the engines that have a slab locked, by the offset at which the slab
-        begins."""
+        """Connections of the engines that have a slab page-locked, by the offset in bytes at which
+        the slab begins."""
 
     def admit(self, tenant: str) -> socket.socket:
         """Make a connection (a line), and return the engine's end of it, which the caller closes in
@@ -38,7 +38,8 @@ class Lockers:
         return theirs
 
     def unlock(self, start: int) -> None:
-        """Tell engines to unlock a slab; the core is told when none has it locked."""
+        """Tell engines to unlock the slab that begins at byte `start`. The core is told when no
+        engine has it page-locked any more."""
         for line in self._having.get(start, ()):
             line.tell(Drop(start))
 

@@ -1,8 +1,8 @@
-"""Slabs of host memory that engines have locked for their devices. Pure.
+"""Slabs of host memory that engines have page-locked for their devices. Pure.
 
-A device goes on using the pages that it has locked, even after a hole was punched there, and until
-they are unlocked they are not free. So a hole in a locked slab waits until no engine has the slab
-locked any more; if the slab is closed, its offsets wait as well.
+A device goes on using page-locked memory even after a hole was punched there, and the operating
+system gets that memory only when it is unlocked. So a hole in a page-locked slab waits until no
+engine has the slab page-locked any more; if the slab is closed, its offsets wait as well.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Locks:
         slab is unlocked."""
 
     def lock(self, slab: BlockSlab) -> ByteRange | None:
-        """Return the range that an engine may lock from now on; None if memory of the slab is
-        wanted back."""
+        """Return the range of bytes that an engine may page-lock from now on; None if memory of
+        the slab is wanted back."""
         if slab.retiring or slab.offset in self._holes:
             return None
         if self._locked.get(slab.offset) is None:
@@ -38,7 +38,7 @@ class Locks:
         return ByteRange(slab.offset, slab.nbytes)
 
     def let_go(self, start: int) -> None:
-        """Note that no engine has the slab that begins at `start` locked any more."""
+        """Note that no engine has the slab that begins at byte `start` page-locked any more."""
         if self._locked.pop(start) is None:
             return
         for hole in self._holes.pop(start, ()):
@@ -48,11 +48,11 @@ class Locks:
 
     @property
     def waiting(self) -> int:
-        """Bytes that are in no block and that locked slabs still hold."""
+        """Bytes that are in no block and that page-locked slabs still hold."""
         return sum(hole.nbytes for holes in self._holes.values() for hole in holes)
 
     def punch(self, hole: ByteRange) -> None:
-        """Give back memory of one slab as soon as no engine has it locked."""
+        """Give back memory of one slab as soon as no engine has it page-locked."""
         if (found := self._locked.at(hole.offset)) is None:
             self._act(Punch(hole))
         else:
@@ -68,7 +68,7 @@ class Locks:
         return self._free.take(nbytes)
 
     def give(self, freed: ByteRange) -> None:
-        """Make a slab's bytes free again; if it is locked, when it is unlocked."""
+        """Make a slab's bytes free again; if it is page-locked, when it is unlocked."""
         if self._locked.get(freed.offset) is None:
             self._free.give(freed)
         else:

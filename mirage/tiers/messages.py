@@ -30,7 +30,7 @@ class Join(Message, frozen=True):
     replicas: bool = False
     """True if the engine's blocks are copies of parameters: see `Member.replicas`."""
     locks: bool = False
-    """True if the engine wants a connection for locking host memory: see `Member.locks`."""
+    """True if the engine wants a connection for page-locking host memory: see `Member.locks`."""
 
 
 class Seek(Message, frozen=True):
@@ -77,7 +77,7 @@ class Welcome(Message, frozen=True):
     """Lenders of peers' memory, as in `LentBy`; empty if that memory is in the second file, or
     there is none."""
     locks: bool = False
-    """True if the last descriptor is a connection for locking slabs of host memory."""
+    """True if the last descriptor is a connection for page-locking slabs of host memory."""
 
 
 class Sorry(Message, frozen=True):

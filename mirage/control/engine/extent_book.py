@@ -32,8 +32,9 @@ class ExtentBook:
     """Book of `extents` extents of `extent_blocks` blocks each, of which the first `usable` have
     memory.
 
-    Blocks and extents are numbers from 0. Extent 0 has vLLM's null block, which counts as free and
-    as usable, so that extent is never given back.
+    Blocks and extents are numbered from 0. Block 0, in extent 0, is vLLM's null block, which always
+    needs memory: extent 0 is never given back. No request uses the null block, so it is counted
+    among the usable blocks and not among those in use.
     """
 
     def __init__(self, extents: int, extent_blocks: int, usable: int) -> None:

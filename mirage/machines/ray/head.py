@@ -14,10 +14,15 @@ class HeadFound(NamedTuple):
 
 
 class HeadPlace(Protocol):
-    """Source of the head's address, asked before each start of Ray and while Ray runs."""
+    """Source of the head's address, asked before each start of Ray and while Ray runs. It may make
+    this machine the head."""
 
     def begin(self) -> HeadFound:
-        """Return the head for the next start of Ray. Raises `CommandFailed` if there is no head."""
+        """Return the head for the next start of Ray; call it before each one. If no machine is the
+        head, this machine may become it (`ClaimedHead`).
+
+        Raises `CommandFailed` if there is no head then.
+        """
 
     def stays(self) -> bool:
         """Return True while Ray can go on with the head that `begin` returned; False once Ray has

@@ -1,4 +1,4 @@
-"""Budget of bytes for the bodies that this process holds. Pure."""
+"""Budget of bytes for the request bodies that this process holds. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RETRY_S = 1.0
 
 
 class BodyBudget:
-    """Budget of `most` bytes for the bodies of all requests."""
+    """Budget of `most` bytes for the bodies of all requests together."""
 
     def __init__(self, most: int) -> None:
         self.most = most

@@ -1,4 +1,4 @@
-"""Standstill of a start: its processes are stopped, or compute nothing."""
+"""Detection of a start without progress: a process is suspended, or all compute nothing."""
 
 from __future__ import annotations
 
@@ -10,21 +10,24 @@ COMPUTES = 0.02
 
 
 class Standstill:
-    """Processes of a start, watched for progress. Methods raise `OSError` if no file can be
+    """Detector of an engine's start that makes no progress: a process of it is suspended (as by
+    SIGSTOP), or all its processes compute nothing. Methods raise `OSError` if no file can be
     opened.
     """
 
     def __init__(self, group: int, patience_s: float, now: float) -> None:
-        """`group` is the process group; `now` is in seconds of the clock that all methods use.
+        """`group` is the process group of the start; `now` is in seconds of the clock that all
+        methods use.
 
-        A start that computes nothing for `patience_s` seconds stands still.
+        A start whose processes compute nothing for `patience_s` seconds stands still.
         """
         self._group, self._patience_s = group, patience_s
         self._moved = self._looked = self._ran = now
         self._cpu_s = 0.0
 
     def look(self, now: float) -> str:
-        """Reason why the start stands still; empty if it does not. Call it every few seconds."""
+        """Reason why the start makes no progress; empty if it makes some. Call it every few
+        seconds."""
         stats = {pid: stat for pid in members_of(self._group) if (stat := proc_stat(pid))}
         self._learn(now, sum(stat.cpu_s + stat.waited_s for stat in stats.values()))
         if stopped := self._stopped(stats):
@@ -34,10 +37,8 @@ class Standstill:
         return ""
 
     def stopped_too_long(self, now: float) -> str:
-        """Reason to end the start: a process was found stopped at each look for `patience_s`
-        seconds.
-
-        Empty if there is none.
+        """Reason to end the start: for `patience_s` seconds each call has found a suspended
+        process. Empty if that is not so.
         """
         stats = {pid: stat for pid in members_of(self._group) if (stat := proc_stat(pid))}
         stopped = self._stopped(stats)

@@ -157,8 +157,8 @@ class EngineStart:
         return EngineFailed(f"{what}: {self._stands_still() or 'raise --startup-timeout'}")
 
     def _stands_still(self) -> str:
-        """Reason why the start stands still, by its processes; empty if it does not or is not
-        known.
+        """Reason why the start makes no progress, by its processes; empty if it makes some, or if
+        their state cannot be read.
         """
         with suppress(OSError):
             return self._standstill.look(self._running()) if self._standstill else ""

@@ -1,5 +1,5 @@
-"""Engine's end of a connection to the owner of memory: a piece is mapped or locked when it is first
-needed, until it is wanted back.
+"""Engine's end of a connection to the owner of memory: a piece is mapped or page-locked when it
+is first needed, until it is wanted back.
 
 A thread listens to the line, because the engine's own thread may be at rest.
 """
@@ -27,7 +27,7 @@ WANT_S = 1.0
 
 
 class Taken(Sized, Protocol):
-    """Memory that this process has mapped or locked."""
+    """Memory that this process has mapped or page-locked."""
 
     @property
     def address(self) -> int: ...

@@ -33,8 +33,8 @@ logger = logging.getLogger("mirage.tiers.holder")
 Engine = Channel[FromEngine]
 
 BOUNCE_BYTES = 8 << 20
-"""Bytes of locked memory through which blocks are copied to host memory, which itself is not
-locked."""
+"""Bytes of page-locked memory through which blocks are copied to host memory, which itself is not
+page-locked."""
 
 
 class Lent:

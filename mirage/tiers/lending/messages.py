@@ -66,7 +66,8 @@ class Want(Message, frozen=True):
 
 
 class Dropped(Message, frozen=True):
-    """Engine to holder: the memory that begins at `offset` is no longer mapped or locked here."""
+    """Engine to holder: the memory that begins at byte `offset` is no longer mapped or page-locked
+    here."""
 
     offset: int
 
