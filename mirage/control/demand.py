@@ -99,7 +99,8 @@ def lacks_admission(report: Report) -> bool:
 
 
 def still_wanted(report: Report, allotted: int | None = None) -> tuple[int, int]:
-    """Return the extents in total that a report asks for: for growth, and for admission as well.
+    """Return two numbers of extents that a report asks for in total: for the growth of running
+    requests, and for this growth and the admission of waiting requests together.
 
     `allotted` are the extents of a newer allotment that is on its way; None if there is none.
     Demand is what the engine requests above its holding, plus the part of its holding that it says

@@ -24,8 +24,10 @@ class Draining:
         """Time in seconds at which that tenant has to stop; None if there is none."""
 
     def begins(self, name: str, now: float, *, costly: bool) -> bool:
-        """True if the tenant whose turn is over drains. `costly`: stopping now would cost more than
-        draining. A drain because of the cost is noted in `name` and `until`."""
+        """True if the tenant `name`, whose turn is over, drains; `now` is the time in seconds.
+        `costly` is True if stopping now would cost more than draining. A tenant that drains for
+        this reason is stored in `self.name`, and the time at which it has to stop in
+        `self.until`."""
         if self._drain != "auto":
             return self._drain
         if costly:

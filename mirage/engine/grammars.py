@@ -83,7 +83,8 @@ def refusal(reason: str) -> VLLMValidationError:
 
 
 def words(error: Exception) -> str:
-    """Return a compiler's message in one line, without the place in its sources."""
+    """Return the message of a grammar compiler's error in one line, without the line of the
+    compiler's source code at its beginning; the error's type if it has no message."""
     return one_line(PLACE.sub("", str(error))) or type(error).__name__
 
 

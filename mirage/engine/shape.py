@@ -12,7 +12,8 @@ from mirage.protocol import ModelShape
 
 
 def model_shape(memory: DeviceMemory, config: Any, kv: KVGroups) -> ModelShape:
-    """Return the sizes of what an engine with vLLM's KVCacheConfig `config` holds and can move."""
+    """Return an engine's numbers of layers, experts and KV extents, the bytes of each, and the
+    numbers of layers and experts that can be given away. `config` is vLLM's KVCacheConfig."""
     blocks, nbytes = _extent_geometry(memory, config)
     return ModelShape(
         layers=memory.layers,

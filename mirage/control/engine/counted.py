@@ -102,7 +102,7 @@ class CountedMemory(PricedMemory):
         return False
 
     def at_rest(self) -> bool:
-        """Return True: counted memory has no running request and no step in flight."""
+        """Return True: memory that is kept as numbers can be put to sleep at any time."""
         return True
 
     def may_retire(self) -> bool:

@@ -106,8 +106,9 @@ class EngineTiers:
         )
 
     def spare_bytes(self) -> float:
-        """Return the bytes of the link that KV blocks may take in this step; infinite if no layer
-        streams, or while T_T or T_c is unknown."""
+        """Return the bytes of KV blocks that the link to host memory can carry in this step beside
+        streamed layers. Infinite if no layer streams, or while T_T (seconds to load a layer) or T_c
+        (seconds to compute a layer in a step) is unknown."""
         memory = self._memory
         streamed = memory.layers_remapped + memory.stream_slots if memory.streaming else 0
         return spare_bytes(

@@ -206,7 +206,8 @@ class ExpertReplicas:
         return self._answer(request, key)
 
     def _hold(self, expert: Expert, request: str, key: Key) -> bool:
-        """Note a copy's address; False if a peer's memory cannot be had, or the pool is gone."""
+        """Note place and address of the copy that the pool has under `key` for `request`, the name
+        of the expert. False if this process cannot use the peer's memory, or the pool is gone."""
         try:
             (place,) = self._pool.places(request, [key])
             address = self._places.use(place)
@@ -218,7 +219,7 @@ class ExpertReplicas:
         return True
 
     def _filled(self, expert: Expert, place: BlockPlace) -> bool:
-        """Copy an expert's parameters to a place; False if its memory cannot be had."""
+        """Copy an expert's parameters to a place; False if this process cannot use its memory."""
         try:
             target = self._places.use(place)
         except KeyError:

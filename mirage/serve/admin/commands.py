@@ -340,7 +340,8 @@ def _until(taken: ActTaken, goal: LifeState, lines: Iterable[StateChange], *, sl
 
 
 def _check_goal(change: StateChange, revision: int, goal: str, *, sleeps: bool) -> None:
-    """Raise `CommandFailed` if `change` is an act after `revision` with another state as its goal.
+    """Raise `CommandFailed` if `change`, an operator's act, overrides the command that waits for
+    the state `goal`: the act has a later revision than `revision`, and leads to another state.
     `sleeps` is True if the server's tenants can sleep."""
     if change.revision > revision and target(OperatorAct(change.act), sleeps=sleeps) != goal:
         raise CommandFailed(

@@ -91,7 +91,7 @@ class Attendance:
         again.
         """
         self._counted: dict[str, int] = {}
-        """Number of running requests of each tenant that routers passed on without asking."""
+        """Number of running requests of each tenant that only routers count: see `TenantCount`."""
         self._ending: dict[str, list[Ticket]] = {}
         """Requests that came while a tenant's engine was about to end; the roster does not know of
         them.

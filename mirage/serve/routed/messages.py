@@ -73,16 +73,16 @@ class RequestOver(Message, frozen=True):
 
 
 class TenantCount(Message, frozen=True):
-    """Counts of requests that the router passed on, without asking the supervisor, to the tenant's
-    engine with the number `life`.
+    """Counts of requests to the tenant's engine with the number `life` that the supervisor does not
+    know: the router passed them on without asking, or the supervisor that admitted them has gone.
     """
 
     tenant: str
     life: int
     running: int
     passed: int
-    """Number of requests to the tenant that the router has passed on without asking since its
-    start, to earlier engines too, ended ones included.
+    """Number of such requests since the router's start, to earlier engines too, ended ones
+    included.
     """
 
 

@@ -44,13 +44,11 @@ class RoutedTenant:
     when another supervisor takes over.
     """
     running: int = 0
-    """Number of requests that run at the present engine, and that this router passed on without
-    asking the supervisor.
+    """Number of requests that run at the present engine and that the supervisor does not know: this
+    router passed them on without asking, or the supervisor that admitted them has gone.
     """
     passed: int = 0
-    """Number of requests that this router has passed on without asking the supervisor since its
-    start, ended ones included.
-    """
+    """Number of such requests (`running`) since this router's start, ended ones included."""
     untold: UntoldRequests = field(default_factory=UntoldRequests)
     """Lengths and times of ended requests that the supervisor has yet to be told."""
     in_flight: int = 0
@@ -119,8 +117,7 @@ class RoutedTenant:
 
     @property
     def count(self) -> TenantCount:
-        """Counts of the requests that this router passed on without asking the supervisor, for a
-        message to the supervisor."""
+        """Message to the supervisor with `running` and `passed`."""
         return TenantCount(self.name, self.row.life, self.running, self.passed)
 
 

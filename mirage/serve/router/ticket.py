@@ -45,8 +45,9 @@ class RouterTicket:
             self._answered.set_exception(refusal)
 
     def counts(self) -> None:
-        """Count this request as running at its tenant, so that the supervisor knows of requests
-        that pass without its answer.
+        """Count this request as running at its tenant. The supervisor is sent the counts, because
+        it does not know the request itself: it was not asked, or the supervisor that admitted the
+        request has gone.
         """
         self.tenant.running += 1
         self.tenant.passed += 1

@@ -92,8 +92,8 @@ class RouterLine:
                 self._judged(tenant, EndVerdict(words, frozenset(bodies)))
 
     def counted(self, tenant: str, life: int) -> int:
-        """Number of requests that run at the tenant's engine number `life`, and that the router
-        passed on without asking.
+        """Number of requests that run at the tenant's engine number `life`, by the router's counts
+        (`TenantCount`).
         """
         count = self._counts.get(tenant)
         return count.running if count is not None and count.life == life else 0
@@ -102,7 +102,7 @@ class RouterLine:
         """Close the connection to a router that has gone, end its requests, and use empty verdicts
         where its verdict is awaited.
 
-        Returns the counts of requests that the router had passed on without asking.
+        Returns the router's last counts.
         """
         self._writer.close()
         for number in list(self._tickets):

@@ -33,7 +33,7 @@ class Borrower:
 
     def use(self, offset: int) -> int:
         """Return the address of the byte at `offset`, mapped until `let_go`. Raise `KeyError` if
-        its memory cannot be had."""
+        the lender refuses its memory, wants it back or does not answer, or if its line is lost."""
         return self._line(offset).use(offset)
 
     def let_go(self, offset: int) -> None:

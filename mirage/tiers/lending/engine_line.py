@@ -65,7 +65,7 @@ class EngineLine(Generic[T]):
         """Number of copies in progress, by the offset at which their piece begins."""
         self._dropping: set[int] = set()
         self._gone: set[int] = set()
-        """Offsets that were wanted, and whose memory cannot be had."""
+        """Offsets that were asked for, and whose memory the owner has refused."""
         self._lost = self._silent = False
         """True if the other end has gone; True if it did not answer in time."""
         self._change = threading.Condition()
@@ -74,8 +74,9 @@ class EngineLine(Generic[T]):
         self._thread.start()
 
     def use(self, offset: int) -> int:
-        """Return the address of the byte at `offset`, valid until `let_go`. Raise `KeyError` if its
-        memory cannot be had, or its owner does not answer within `WANT_S`."""
+        """Return the address of the byte at `offset`, valid until `let_go`. Raise `KeyError` if the
+        owner refuses its memory, wants it back or does not answer within `WANT_S` seconds, or if
+        the line is lost."""
         with self._change:
             found = self._taken.at(offset)
             if found is None:

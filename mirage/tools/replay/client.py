@@ -48,7 +48,8 @@ class Outcome:
     """Text of the output; None unless texts are kept."""
 
     def latencies_ms(self) -> dict[str, float] | None:
-        """Latencies in ms by the names of an `Slo`; None if the request did not complete.
+        """This request's latencies in milliseconds, by the names of the limits of `Slo`; None if it
+        did not complete.
 
         ``itl_ms`` is the longest gap.
         """

@@ -18,7 +18,8 @@ class SentRequest(Protocol):
     """A request that was sent or simulated, with its latencies."""
 
     def latencies_ms(self) -> Mapping[str, float] | None:
-        """Latencies in milliseconds by the names of `Slo`; None if the request did not complete."""
+        """This request's latencies in milliseconds, by the names of the limits of `Slo`; None if it
+        did not complete."""
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ class CompletedRequest(NamedTuple):
     """
 
     def latencies_ms(self) -> dict[str, float]:
-        """Latencies in ms, by the names of an `Slo`."""
+        """This request's latencies in milliseconds, by the names of the limits of `Slo`."""
         seconds = (self.ttft, self.tpot, self.longest, self.e2el)
         return {name: each * 1e3 for name, each in zip(NAMES, seconds, strict=True)}
 
