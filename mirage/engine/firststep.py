@@ -54,8 +54,9 @@ class FirstStep:
         self._names = {request.request_id for request in self.requests}
 
     def processed(self, outputs: Mapping[int, Any]) -> bool:
-        """Remove the outputs of the engine's own `requests` from `outputs`, the outputs of one step
-        by the number of the client that gets them. True if all of these requests have ended.
+        """Remove the outputs of the engine's own `requests` from `outputs`, in place, so that no
+        client gets them. `outputs` has the outputs of one step, by the number of the client. True
+        if all requests in `requests` have ended.
         """
         for output in outputs.values():
             output.outputs = [each for each in output.outputs if each.request_id not in self._names]

@@ -23,7 +23,8 @@ from mirage.problems import one_line
 MARK = "mirage-grammar: "
 """Beginning of the `stop_reason` of an output that failed by its grammar; the reason follows."""
 PLACE = re.compile(r"^\[[\d:]+\] \S+:\d+: (?:Check failed: \(.*?\) is false: )?", re.DOTALL)
-"""Time and source line with which xgrammar begins its messages."""
+"""Beginning of xgrammar's messages: the time, the file and line of its source code, and the check
+that failed, if it was one."""
 NO_TOKEN = "it admits no token at this place"
 
 
@@ -83,8 +84,9 @@ def refusal(reason: str) -> VLLMValidationError:
 
 
 def words(error: Exception) -> str:
-    """Return the message of a grammar compiler's error in one line, without the line of the
-    compiler's source code at its beginning; the error's type if it has no message."""
+    """Return the message of a grammar compiler's error in one line, without the time and the place
+    in the compiler's source code with which it begins (`PLACE`); the name of the error's type if
+    nothing is left."""
     return one_line(PLACE.sub("", str(error))) or type(error).__name__
 
 

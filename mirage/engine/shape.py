@@ -12,8 +12,9 @@ from mirage.protocol import ModelShape
 
 
 def model_shape(memory: DeviceMemory, config: Any, kv: KVGroups) -> ModelShape:
-    """Return an engine's numbers of layers, experts and KV extents, the bytes of each, and the
-    numbers of layers and experts that can be given away. `config` is vLLM's KVCacheConfig."""
+    """Return the shape of an engine's memory: how many layers and at most how many KV extents it
+    has; the bytes of one layer, one expert and one extent; and how many layers, and experts of each
+    layer, can be given away. `config` is vLLM's KVCacheConfig."""
     blocks, nbytes = _extent_geometry(memory, config)
     return ModelShape(
         layers=memory.layers,

@@ -233,7 +233,8 @@ class Core:
 
     def unlocked(self, start: int) -> None:
         """Note that no engine has the slab of host memory that begins at byte `start` page-locked
-        any more. A second call does nothing."""
+        any more. What waited for this is done: memory of the slab is given back to the operating
+        system, and the bytes of a closed slab become free. A second call does nothing."""
         self._locks.let_go(start)
 
     # -- the tier below -----------------------------------------------------------------

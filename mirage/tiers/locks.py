@@ -38,7 +38,9 @@ class Locks:
         return ByteRange(slab.offset, slab.nbytes)
 
     def let_go(self, start: int) -> None:
-        """Note that no engine has the slab that begins at byte `start` page-locked any more."""
+        """Note that no engine has the slab that begins at byte `start` page-locked any more: punch
+        the holes that waited for this and, if the slab is closed, make its bytes free. A second
+        call does nothing."""
         if self._locked.pop(start) is None:
             return
         for hole in self._holes.pop(start, ()):

@@ -29,8 +29,8 @@ class Extent(Enum):
 
 
 class ExtentBook:
-    """Book of `extents` extents of `extent_blocks` blocks each, of which the first `usable` have
-    memory.
+    """Book of `extents` extents of `extent_blocks` blocks each. At the beginning the first `usable`
+    extents have memory.
 
     Blocks and extents are numbered from 0. Block 0, in extent 0, is vLLM's null block, which always
     needs memory: extent 0 is never given back. No request uses the null block, so it is counted

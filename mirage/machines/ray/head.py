@@ -19,9 +19,9 @@ class HeadPlace(Protocol):
 
     def begin(self) -> HeadFound:
         """Return the head for the next start of Ray; call it before each one. If no machine is the
-        head, this machine may become it (`ClaimedHead`).
+        head, the class `ClaimedHead` makes this machine the head, where that is allowed.
 
-        Raises `CommandFailed` if there is no head then.
+        Raises `CommandFailed` if no machine is the head after that, or if it cannot be found out.
         """
 
     def stays(self) -> bool:

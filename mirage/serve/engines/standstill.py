@@ -1,4 +1,5 @@
-"""Detection of a start without progress: a process is suspended, or all compute nothing."""
+"""Detection of an engine's start without progress: one of its processes is suspended, or all of
+them together use almost no processor time."""
 
 from __future__ import annotations
 
@@ -10,9 +11,10 @@ COMPUTES = 0.02
 
 
 class Standstill:
-    """Detector of an engine's start that makes no progress: a process of it is suspended (as by
-    SIGSTOP), or all its processes compute nothing. Methods raise `OSError` if no file can be
-    opened.
+    """Detector of an engine's start that makes no progress: one of its processes is suspended (as
+    by SIGSTOP), or all of them together compute nothing. They compute nothing if the time that they
+    run or wait for a processor is at most the fraction `COMPUTES` of one processor's. Methods raise
+    `OSError` if no file can be opened.
     """
 
     def __init__(self, group: int, patience_s: float, now: float) -> None:

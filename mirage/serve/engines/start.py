@@ -36,7 +36,8 @@ class StartLimits:
     server.
     """
     hang_s: float
-    """Time for which a process may be stopped (as by SIGSTOP), or all may compute nothing."""
+    """Time for which one process of the start may be suspended (as by SIGSTOP), or all of them
+    together may compute nothing."""
     progress_s: float
     """Time between two log lines about the start."""
 

@@ -166,12 +166,16 @@ class MachineMoves:
                 await self._look(self._facts)
 
     async def _look(self, facts: PlacementFacts) -> None:
-        """Look at the devices. Unless one is silent but not yet lost, end stand-ins that are no
-        longer needed and, if a decision is due, decide where models go.
+        """Look at the devices. If one does not answer and is not yet lost, do nothing more.
+        Otherwise end stand-ins that are no longer needed and, if a decision is due, decide where
+        models go.
 
-        A decision is due if `decide_s` seconds have passed since the last one and no move is under
-        way, or if the lost devices have changed. While a device is lost, new facts make one due as
-        well, and so does a start that failed on the lost device itself.
+        A decision is due in each of these cases:
+
+        - `decide_s` seconds have passed since the last one, and no move is under way;
+        - other devices are lost than at the last one;
+        - a device is lost, and the facts are new since the last decision;
+        - a device is lost, and a start on that device has failed since the last decision.
         """
         await self._watch.look()
         if not self._watch.is_whole:

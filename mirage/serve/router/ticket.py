@@ -45,9 +45,9 @@ class RouterTicket:
             self._answered.set_exception(refusal)
 
     def counts(self) -> None:
-        """Count this request as running at its tenant. The supervisor is sent the counts, because
-        it does not know the request itself: it was not asked, or the supervisor that admitted the
-        request has gone.
+        """Count this request as running at its tenant. This sends nothing: the router sends each
+        tenant's count to the supervisor, which does not know the request itself. The router passed
+        it on without asking, or the supervisor that admitted it has gone.
         """
         self.tenant.running += 1
         self.tenant.passed += 1
