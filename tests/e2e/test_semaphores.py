@@ -148,6 +148,8 @@ def test_an_engine_is_asked_to_end_once_and_runs_on_if_it_ran(
             await asyncio.sleep(0.01)
         if suspended:
             os.kill(engine.pid, signal.SIGSTOP)
+            while not reaper.is_suspended(engine.pid):
+                await asyncio.sleep(0.001)
         await engine.stop(0.5 if suspended else LIMIT_S)
         return log.read_text()
 
