@@ -67,13 +67,14 @@ def kill_members(group: int, made: dict[str, int]) -> int:
     return len(killed)
 
 
-def of_stopping(pids: Collection[int]) -> dict[str, int]:
+def of_stopping(pids: Collection[int], patience_s: float = STOP_S) -> dict[str, int]:
     """Semaphores that processes which got SIGSTOP have mapped, or are making: inodes by their
-    names. Once the processes stand, none comes after that.
+    names. Once the processes stand, none comes after that; this waits up to `patience_s` seconds
+    for it.
 
     Raises `OSError` if this process may open no more files to look for them.
     """
-    _wait_stopped(pids)
+    _wait_stopped(pids, patience_s)
     return _semaphores(pids)
 
 
@@ -88,11 +89,11 @@ def _signal(pids: Iterable[int], number: int) -> None:
             os.kill(pid, number)
 
 
-def _wait_stopped(pids: Iterable[int]) -> None:
-    """Wait until these processes have stopped or ended, up to `STOP_S` seconds. A process that is
-    in a system call, such as that which makes a semaphore, stops at its end.
+def _wait_stopped(pids: Iterable[int], patience_s: float) -> None:
+    """Wait until these processes have stopped or ended, up to `patience_s` seconds. A process in a
+    system call, such as that which makes a semaphore, stops at its end.
     """
-    until = time.monotonic() + STOP_S
+    until = time.monotonic() + patience_s
     moving = set(pids)
     while moving := {pid for pid in moving if _state(pid) not in STANDING}:
         if time.monotonic() >= until:

@@ -25,6 +25,9 @@ TRACKER_S = 3.0
 """Seconds to wait after a kill for processes that are still in the kernel, and for resource
 trackers that clean up.
 """
+STANDS_S = 1.0
+"""Longest time in seconds until a server that is asked to end stands still, so that its semaphores
+can be noted."""
 NOT_STARTED = 127
 """Exit status of a program that could not be started; shells use this one too."""
 
@@ -231,7 +234,7 @@ class EngineProcess:
         runs = not reaper.is_suspended(server.pid)
         server.send_signal(signal.SIGSTOP)
         with contextlib.suppress(OSError):
-            self._semaphores |= reaper.of_stopping([server.pid])
+            self._semaphores |= reaper.of_stopping([server.pid], STANDS_S)
         server.send_signal(signal.SIGTERM)
         if runs:
             server.send_signal(signal.SIGCONT)
