@@ -157,7 +157,7 @@ def test_to_spare_preemptions_a_part_of_their_time_is_given_beyond_what_pays_bes
 
 
 def test_no_more_is_lent_to_spare_few_preemptions() -> None:
-    """Where no lending pays by larger batches, it begins once enough of the time goes into tokens
+    """Lending that does not pay by larger batches begins once enough of the time goes into tokens
     that are computed again, and ends when half of that does.
     """
     pool, turn = GIB, 2.0 * GIB

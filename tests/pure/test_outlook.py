@@ -75,7 +75,7 @@ def test_a_short_turn_over_a_slow_link_wins_little_and_a_longer_one_would() -> N
 
 
 def test_turns_in_which_no_preemption_is_spared_had_better_be_pooled() -> None:
-    """Where turns drain, or KV goes below the device, preemptions are no reason to lend layers."""
+    """Preemptions are no reason to lend layers if turns drain, or if KV goes below the device."""
     plain = config(turn_s=1.0)
     drained = plain.sharing.model_copy(update={"drain": True})
     tiers = TiersSection(host=HostTier(bytes=GB))

@@ -217,7 +217,7 @@ class EngineProcess:
         if self._process is None:
             return None
         if self._process.poll() is None:
-            await asyncio.to_thread(self._ask_to_end, self._process)
+            await self._ask_to_end(self._process)
         if not await self._gone(grace_s):
             self.kill()
         while not await self._gone(TRACKER_S):
@@ -226,18 +226,24 @@ class EngineProcess:
             reaper.remove_semaphores(self._semaphores)
         return self._process.pid
 
-    def _ask_to_end(self, server: Child) -> None:
+    async def _ask_to_end(self, server: Child) -> None:
         """Send the server SIGTERM. A server that starts ends by it at once, perhaps before its
         resource tracker has heard of a semaphore that it made. So it is suspended first, and its
         semaphores are noted, for `stop` to remove them.
+
+        Only the wait is in another thread, because two threads that reap a child at once would
+        lose its exit status. A server whose stop is cancelled is not left suspended.
         """
         runs = not reaper.is_suspended(server.pid)
         server.send_signal(signal.SIGSTOP)
-        with contextlib.suppress(OSError):
-            self._semaphores |= reaper.of_stopping([server.pid], STANDS_S)
-        server.send_signal(signal.SIGTERM)
-        if runs:
-            server.send_signal(signal.SIGCONT)
+        try:
+            with contextlib.suppress(OSError):
+                made = await asyncio.to_thread(reaper.of_stopping, [server.pid], STANDS_S)
+                self._semaphores |= made
+        finally:
+            server.send_signal(signal.SIGTERM)
+            if runs:
+                server.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """Kill the group immediately, as `reaper.kill_members` does.
