@@ -7,8 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -172,6 +173,37 @@ def test_nor_is_one_that_the_c_library_was_making() -> None:
     new = set(FOLDER.glob("sem.??????")) - before
     time.sleep(1.0)  # others make theirs
     assert not [path for path in new if path.exists()]
+
+
+def test_an_engine_whose_stop_is_cancelled_is_not_left_suspended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, words = tmp_path / "log", [sys.executable, "-u", "-c", CATCHES]
+    looks, may_go_on = threading.Event(), threading.Event()
+
+    def slowly(pids: Collection[int], patience_s: float) -> dict[str, int]:
+        looks.set()
+        assert may_go_on.wait(LIMIT_S)
+        return {}
+
+    monkeypatch.setattr(reaper, "of_stopping", slowly)
+
+    async def stopped() -> None:
+        engine = EngineProcess(tmp_path / "socket", log)
+        await engine.start(words, {}, lambda group: None)
+        while not (log.exists() and log.read_text() == "begins\n"):
+            await asyncio.sleep(0.01)
+        stop = asyncio.create_task(engine.stop(LIMIT_S))
+        await asyncio.to_thread(looks.wait)
+        stop.cancel()
+        with suppress(asyncio.CancelledError):
+            await stop
+        may_go_on.set()
+        assert await asyncio.wait_for(engine.ended(), LIMIT_S) == 0
+        await engine.stop(0.0)
+
+    asyncio.run(stopped())
+    assert log.read_text() == "begins\nends\n"
 
 
 def test_the_next_server_removes_those_of_one_that_was_killed_with_all_its_processes(

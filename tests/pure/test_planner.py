@@ -643,6 +643,20 @@ def test_in_turns_layers_are_lent_so_that_fewer_requests_are_preempted(
     assert planned(asks, asleep, turns=TurnLengths(110.0, **more))["b"][0] == given
 
 
+@pytest.mark.parametrize(("wants", "given"), [(14, 5), (4, 1)])
+def test_in_turns_the_price_of_fewer_preemptions_is_paid_in_all_turns(
+    wants: int, given: int
+) -> None:
+    """`b` wants `wants` extents in its own turn. If its requests have room, only every second turn
+    gains by larger batches, and fewer layers of it go.
+    """
+    asks = in_turns("a", 34)
+    report = structs.replace(asks.report, token_s=1e-3)
+    asks = structs.replace(asks, recomputed_tokens_s=100.0, report=report)
+    sits = in_turns("b", wants, active=False)
+    assert planned(asks, sits, turns=TurnLengths(110.0))["b"][0] == given
+
+
 @pytest.mark.parametrize(
     ("away", "staying", "given"),
     [(0, 0.5, 7), (0, 0.33, 0), (7, 0.33, 7), (7, 0.25, 5), (7, 0.1, 1)],
